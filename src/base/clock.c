@@ -1,0 +1,21 @@
+#include "base/clock.h"
+
+#include <limits.h>
+#include <time.h>
+
+uint64_t kvf_clock_now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * KVF_SECOND + (uint64_t)now.tv_nsec;
+}
+
+int kvf_clock_wait(uint64_t now, uint64_t deadline)
+{
+    if (deadline == KVF_NEVER)
+        return -1;
+    if (deadline <= now)
+        return 0;
+    uint64_t milliseconds = (deadline - now) / KVF_MILLISECOND + 1;
+    return milliseconds > INT_MAX ? INT_MAX : (int)milliseconds;
+}

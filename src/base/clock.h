@@ -1,0 +1,24 @@
+/* Time. The pure parts never call this: they are told. */
+#ifndef KVF_BASE_CLOCK_H
+#define KVF_BASE_CLOCK_H
+
+#include <stdint.h>
+
+#define KVF_MICROSECOND UINT64_C(1000)
+#define KVF_MILLISECOND UINT64_C(1000000)
+#define KVF_SECOND UINT64_C(1000000000)
+#define KVF_NEVER UINT64_MAX
+
+/* Nanoseconds of the monotonic clock, which doesn't jump when the date is set. */
+uint64_t kvf_clock_now(void);
+
+/* How long epoll may sleep from `now` until `deadline`, in milliseconds, rounded up; -1 for never. */
+int kvf_clock_wait(uint64_t now, uint64_t deadline);
+
+/* now + duration without wrapping. */
+static inline uint64_t kvf_clock_after(uint64_t now, uint64_t duration)
+{
+    return duration >= KVF_NEVER - now ? KVF_NEVER : now + duration;
+}
+
+#endif
