@@ -1,0 +1,50 @@
+# A thin door to CMake: `make`, `make demo`, `make test`, `make install`.
+# UCX_ROOT=/path builds against the UCX there, UCX=system against the system's; otherwise scripts/ucx.sh decides.
+BUILD ?= build
+BUILD_TYPE ?= RelWithDebInfo
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+# UCX warns of variables with its prefix that it doesn't know.
+CLEAN_ENV = env -u UCX_ROOT -u UCX
+
+.PHONY: all build demo test install deps format tidy clean distclean
+
+all: build
+
+deps:
+	@scripts/deps.sh
+
+# Configures again only when there is nothing yet or the choice has changed.
+build: deps
+	@mkdir -p $(BUILD)
+	@root=$$(scripts/ucx.sh $(BUILD)) || exit 1; \
+	choice="$$root|$(BUILD_TYPE)|$(PREFIX)"; \
+	if [ ! -e $(BUILD)/build.ninja ] || [ "$$(cat $(BUILD)/choice 2>/dev/null)" != "$$choice" ]; then \
+	    cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DUCX_ROOT="$$root" \
+	          -DCMAKE_INSTALL_PREFIX=$(PREFIX) && echo "$$choice" >$(BUILD)/choice || exit 1; \
+	fi
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build
+	@$(CLEAN_ENV) $(BUILD)/kvferry demo
+
+test: build
+	@$(CLEAN_ENV) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+# DESTDIR is honoured.
+install: build
+	@cmake --install $(BUILD)
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+format:
+	@clang-format -i $$(scripts/sources.sh)
+
+tidy: build
+	@scripts/tidy.sh $(BUILD)
+
+# Keeps the UCX that was fetched; distclean doesn't.
+clean:
+	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name 'ucx-*' -exec rm -rf {} +
+
+distclean:
+	@rm -rf build build-*

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Lists the project's C files, one a line.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+find include src tools examples test fuzz docs/man -name '*.[ch]' 2>/dev/null | sort
