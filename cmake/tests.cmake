@@ -1,0 +1,55 @@
+# Each *_test.c under src/ and test/ is one CTest test by itself; each test/*_test.sh too, called with
+# SOURCE_ROOT BUILD_ROOT. Exit status 77 means skipped. Labels: the layer, and
+#   core      everything that any UCX from 1.13.1 on must pass
+#   interop   (interop_*_test.*) needs stock peers or a newer UCX
+#   slow      (*_slow_test.*, soak_*) left out by .ci/run's sanitizer jobs
+enable_testing()
+pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+
+set(suppressions ${PROJECT_SOURCE_DIR}/test/suppressions)
+set(kvf_test_environment
+    "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
+    "LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
+    "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
+set(kvf_test_timeout 120)
+if(KVF_SANITIZE OR KVF_TEST_WRAPPER)
+    set(kvf_test_timeout 400)
+endif()
+
+function(kvf_describe_test test layer file)
+    if(file MATCHES "^interop_")
+        set(labels interop ${layer})
+    else()
+        set(labels core ${layer})
+    endif()
+    if(file MATCHES "_slow_test|^soak_")
+        list(APPEND labels slow)
+    endif()
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${kvf_test_timeout} SKIP_RETURN_CODE 77
+                         LABELS "${labels}" ENVIRONMENT "${kvf_test_environment}")
+endfunction()
+
+file(GLOB tests CONFIGURE_DEPENDS src/*/*_test.c test/*_test.c)
+foreach(test ${tests})
+    get_filename_component(name ${test} NAME_WE)
+    get_filename_component(directory ${test} DIRECTORY)
+    get_filename_component(layer ${directory} NAME)
+    add_executable(${layer}_${name} ${test})
+    target_link_libraries(${layer}_${name} PRIVATE kvf_inside PkgConfig::CMOCKA)
+    target_compile_definitions(${layer}_${name} PRIVATE
+                               KVF_TEST_VECTORS="${PROJECT_SOURCE_DIR}/test/vectors"
+                               KVF_BUILD_ROOT="${PROJECT_BINARY_DIR}")
+    add_test(NAME ${layer}/${name} COMMAND ${KVF_TEST_WRAPPER} $<TARGET_FILE:${layer}_${name}>)
+    kvf_describe_test(${layer}/${name} ${layer} ${name})
+endforeach()
+
+# Scripts look at built files, which a sanitizer changes, so they run on plain builds only.
+if(NOT KVF_SANITIZE)
+    file(GLOB scripts CONFIGURE_DEPENDS test/*_test.sh)
+    foreach(script ${scripts})
+        get_filename_component(name ${script} NAME_WE)
+        add_test(NAME test/${name} COMMAND ${script} ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+        kvf_describe_test(test/${name} test ${name})
+    endforeach()
+endif()
