@@ -30,13 +30,21 @@ function(kvf_describe_test test layer file)
                          LABELS "${labels}" ENVIRONMENT "${kvf_test_environment}")
 endfunction()
 
+# What several tests share: random inputs, the captured scenes.
+file(GLOB support CONFIGURE_DEPENDS test/support/*.c)
+add_library(kvf_test_support STATIC ${support})
+target_include_directories(kvf_test_support PUBLIC ${PROJECT_SOURCE_DIR}/test)
+target_link_libraries(kvf_test_support PUBLIC kvf_inside PkgConfig::CMOCKA)
+target_compile_definitions(kvf_test_support PRIVATE
+                           KVF_TEST_VECTORS="${PROJECT_SOURCE_DIR}/test/vectors")
+
 file(GLOB tests CONFIGURE_DEPENDS src/*/*_test.c test/*_test.c)
 foreach(test ${tests})
     get_filename_component(name ${test} NAME_WE)
     get_filename_component(directory ${test} DIRECTORY)
     get_filename_component(layer ${directory} NAME)
     add_executable(${layer}_${name} ${test})
-    target_link_libraries(${layer}_${name} PRIVATE kvf_inside PkgConfig::CMOCKA)
+    target_link_libraries(${layer}_${name} PRIVATE kvf_test_support)
     target_compile_definitions(${layer}_${name} PRIVATE
                                KVF_TEST_VECTORS="${PROJECT_SOURCE_DIR}/test/vectors"
                                KVF_BUILD_ROOT="${PROJECT_BINARY_DIR}")
