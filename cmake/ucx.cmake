@@ -4,6 +4,8 @@
 # (LIBDIR/kvferry/ucx): it lies in a build folder, which nobody keeps.
 if(UCX_ROOT STREQUAL "system")
     set(UCX_ROOT "")
+elseif(UCX_ROOT)
+    get_filename_component(UCX_ROOT "${UCX_ROOT}" ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
 endif()
 if(NOT "${UCX_ROOT}" STREQUAL "${KVF_UCX_ROOT_FOUND}")
     unset(UCX_INCLUDE CACHE)
