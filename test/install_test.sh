@@ -102,7 +102,7 @@ done
 if [ -e "$root/bin/kvferry" ]; then
     check "the installed command doesn't run" "$root/bin/kvferry" settings
     check "the command needs more than the library" \
-        lacks 'NEEDED.*(ucp|ucs|zmq|curl|microhttpd|jansson)' "$(readelf -d "$root/bin/kvferry")"
+        lacks 'NEEDED.*(ucp|ucs|zmq|curl|microhttpd)' "$(readelf -d "$root/bin/kvferry")"
 fi
 
 # ---- the manual ----
