@@ -1,0 +1,88 @@
+#include "commands.h"
+#include "exit_codes.h"
+#include "kvferry/kvferry.h"
+#include "nearest.h"
+#include "worker.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command_row {
+    const char *name;
+    int (*run)(int count, char **arguments);
+    const char *help;
+} command_row;
+
+static const command_row commands[] = {
+    {"demo", command_demo, "move a real model's KV cache between two processes and check it"},
+    {"bootstrap", command_bootstrap, "serve as the bootstrap server"},
+    {"prefill", command_prefill, "serve a filled pool; rooms come as JSON lines"},
+    {"decode", command_decode, "fill a pool from a prefill worker and check every byte"},
+    {"settings", command_settings, "list every setting"}};
+
+static const size_t command_count = sizeof commands / sizeof commands[0];
+
+int command_prefill(int count, char **arguments)
+{
+    return worker_run(KVF_PREFILL, count, arguments);
+}
+
+int command_decode(int count, char **arguments)
+{
+    return worker_run(KVF_DECODE, count, arguments);
+}
+
+static int print_help(FILE *stream)
+{
+    (void)fputs("kvferry moves one request's paged KV cache from the prefill worker that computed\n"
+                "it to the decode worker that will use it.\n\nUsage: kvferry COMMAND [OPTIONS]\n\n"
+                "Commands\n",
+                stream);
+    for (size_t i = 0; i < command_count; i++)
+        (void)fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
+    (void)fputs("\n`kvferry COMMAND --help` has a command's options, `kvferry --version` the "
+                "versions.\nStart with `kvferry demo`. The manual is kvferry(1).\n\n"
+                "Environment\n  KVFERRY_<SETTING>, e.g. KVFERRY_LOG_LEVEL=debug; "
+                "`kvferry settings` lists them.\n\n"
+                "Exit status\n  0  all is well\n"
+                "  1  a room failed, a byte was wrong, or a line wasn't understood\n"
+                "  2  wrong options or settings\n"
+                "  3  the machine refused: a port is taken, memory is short, UCX says no\n",
+                stream);
+    return TOOL_FINE;
+}
+
+static int print_version(void)
+{
+    (void)printf("kvferry %s\nUCX %s\n", kvf_version(), kvf_ucx_version());
+    return TOOL_FINE;
+}
+
+static int unknown_command(const char *name)
+{
+    nearest search = nearest_to(name);
+    for (size_t i = 0; i < command_count; i++)
+        nearest_consider(&search, commands[i].name);
+    (void)fprintf(stderr,
+                  "kvferry: there is no command \"%.64s\"; nearest is %s, `kvferry --help` has "
+                  "all\n",
+                  name, search.best);
+    return TOOL_USAGE;
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 2) {
+        (void)print_help(stderr);
+        return TOOL_USAGE;
+    }
+    const char *name = arguments[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
+        return print_help(stdout);
+    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0)
+        return print_version();
+    for (size_t i = 0; i < command_count; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].run(count - 2, arguments + 2);
+    return unknown_command(name);
+}
