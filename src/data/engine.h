@@ -48,7 +48,6 @@ struct kvf_transfer {
         uint32_t part;
         uint32_t outstanding;
         uint32_t stage;
-        uint32_t notified;
         bool canceled;
         kvf_error error;
     } private;
@@ -64,7 +63,8 @@ typedef struct kvf_engine_callbacks {
 
 /* Every engine begins with a pointer to its operations. */
 typedef struct kvf_engine_operations {
-    /* Frees everything; transfers still active are forgotten without done(). */
+    /* Frees everything; transfers still active are forgotten without done(), but must exist until it
+     * returns. */
     void (*close)(kvf_engine *engine);
 
     /* Registers memory; *region is its index, counted from 0. KVF_REGISTRATION with the reason. */
@@ -114,7 +114,8 @@ kvf_status kvf_ucx_open(const kvf_settings *settings, kvf_flavour flavour,
                         kvf_error *error);
 kvf_status kvf_loop_open(const kvf_settings *settings, const kvf_engine_callbacks *callbacks,
                          kvf_engine **engine, kvf_error *error);
-/* Takes over `inner` and the callbacks it was opened with; see docs/settings.md for the grammar. */
+/* Wraps *engine, which was opened with `callbacks`; docs/settings-fault.md has the grammar. On failure
+ * *engine is as before. */
 kvf_status kvf_fault_open(const char *faults, const kvf_engine_callbacks *callbacks,
                           kvf_engine **engine, kvf_error *error);
 

@@ -1,0 +1,533 @@
+/* The contract of data/engine.h, the same tests over every engine: in one process, two engines that take
+ * turns to progress. */
+#include "data/engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <poll.h>
+
+enum { POOL = 8 << 20, PAGE = 4096, DEADLINE_SECONDS = 20 };
+
+typedef struct variant {
+    const char *name;
+    const char *engine;
+    const char *transports;
+} variant;
+
+static const variant variants[] = {
+    {"loop", "loop", ""}, {"shm", "ucx", "posix,sysv,cma,self"}, {"tcp", "ucx", "tcp,self"}};
+
+typedef struct side {
+    kvf_engine *engine;
+    uint8_t *pool;
+    uint32_t region;
+    unsigned notified;
+    char last_payload[KVF_NOTICE_PAYLOAD_MAX + 1];
+    unsigned failed_peers;
+    /* Checked when a notification arrives: by then this many bytes must carry `mark`. */
+    size_t expect_bytes;
+    uint8_t mark;
+} side;
+
+typedef struct pair {
+    const variant *variant;
+    kvf_settings settings;
+    side writer;
+    side target;
+    kvf_engine_peer *peer;
+    uint32_t remote;
+} pair;
+
+/* ---- Scaffolding ---- */
+
+static void notified(void *user, kvf_slice payload)
+{
+    side *s = user;
+    s->notified++;
+    assert_true(payload.length <= KVF_NOTICE_PAYLOAD_MAX);
+    memcpy(s->last_payload, payload.data, payload.length);
+    s->last_payload[payload.length] = '\0';
+    for (size_t i = 0; i < s->expect_bytes; i++)
+        if (s->pool[i] != s->mark)
+            fail_msg("notified before byte %zu was there", i);
+}
+
+static void peer_failed(void *user, kvf_engine_peer *peer, const char *text)
+{
+    (void)peer;
+    side *s = user;
+    assert_true(strlen(text) > 0);
+    s->failed_peers++;
+}
+
+static void open_side(side *s, const kvf_settings *settings)
+{
+    kvf_engine_callbacks callbacks = {s, notified, peer_failed};
+    kvf_error error;
+    if (kvf_engine_open(settings, KVF_FLAVOUR_P031, &callbacks, &s->engine, &error) != KVF_OK)
+        fail_msg("%s", error.text);
+    s->pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(s->pool != MAP_FAILED);
+    kvf_buffer buffer = {
+        sizeof buffer, (uint64_t)(uintptr_t)s->pool, POOL, PAGE, KVF_MEMORY_HOST, 0};
+    if (s->engine->operations->add_region(s->engine, &buffer, &s->region, &error) != KVF_OK)
+        fail_msg("%s", error.text);
+}
+
+static void connect_pair(pair *p)
+{
+    const kvf_engine_operations *do_ = p->writer.engine->operations;
+    kvf_error error;
+    kvf_slice address = p->target.engine->operations->address(p->target.engine);
+    if (do_->connect(p->writer.engine, address, p, &p->peer, &error) != KVF_OK)
+        fail_msg("%s", error.text);
+    kvf_slice key = p->target.engine->operations->region_key(p->target.engine, p->target.region);
+    if (do_->add_remote_region(p->peer, key, &p->remote, &error) != KVF_OK)
+        fail_msg("%s", error.text);
+    assert_ptr_equal(do_->peer_user(p->peer), p);
+}
+
+static void set(pair *p, const char *name, const char *value)
+{
+    assert_int_equal(kvf_settings_assign(&p->settings, name, value, NULL), KVF_OK);
+}
+
+static void begin(pair *p, void **state)
+{
+    memset(p, 0, sizeof *p);
+    p->variant = *state;
+    kvf_settings_defaults(&p->settings);
+    set(p, "engine", p->variant->engine);
+    set(p, "transports", p->variant->transports);
+}
+
+static void open_pair(pair *p)
+{
+    open_side(&p->writer, &p->settings);
+    kvf_settings plain = p->settings;
+    plain.fault[0] = '\0';
+    open_side(&p->target, &plain);
+    connect_pair(p);
+}
+
+static void close_side(side *s)
+{
+    if (s->engine != NULL)
+        s->engine->operations->close(s->engine);
+    s->engine = NULL;
+    if (s->pool != NULL)
+        munmap(s->pool, POOL);
+}
+
+static void close_pair(pair *p)
+{
+    if (p->peer != NULL)
+        p->writer.engine->operations->disconnect(p->writer.engine, p->peer);
+    close_side(&p->writer);
+    close_side(&p->target);
+}
+
+static void progress_both(pair *p)
+{
+    (void)p->writer.engine->operations->progress(p->writer.engine, KVF_MILLISECOND);
+    if (p->target.engine != NULL)
+        (void)p->target.engine->operations->progress(p->target.engine, KVF_MILLISECOND);
+}
+
+/* A transfer, its pages and its end. */
+typedef struct job {
+    kvf_transfer transfer;
+    kvf_span span;
+    const uint32_t *source_pages;
+    const uint32_t *destination_pages;
+    unsigned done;
+    kvf_status status;
+    char text[KVF_ERROR_TEXT_MAX];
+    unsigned *order; /* counts up over several jobs */
+    unsigned rank;
+} job;
+
+static void job_done(kvf_transfer *transfer, kvf_status status, const char *text)
+{
+    job *j = transfer->user;
+    j->done++;
+    j->status = status;
+    (void)snprintf(j->text, sizeof j->text, "%s", text);
+    if (j->order != NULL)
+        j->rank = ++*j->order;
+}
+
+static void prepare(pair *p, job *j, const uint32_t *from, const uint32_t *to, size_t pages,
+                    const char *payload)
+{
+    memset(j, 0, sizeof *j);
+    j->span = (kvf_span){(uint64_t)(uintptr_t)p->writer.pool, (uint64_t)(uintptr_t)p->target.pool,
+                         PAGE, p->writer.region, p->remote};
+    j->transfer.peer = p->peer;
+    j->transfer.part_count = 1;
+    j->transfer.done = job_done;
+    j->transfer.user = j;
+    kvf_writes_begin(&j->transfer.parts[0].writes, &j->span, 1, from, to, pages);
+    j->transfer.parts[0].payload_length = (uint32_t)strlen(payload);
+    memcpy(j->transfer.parts[0].payload, payload, strlen(payload));
+}
+
+static void post(pair *p, job *j)
+{
+    kvf_error error;
+    if (p->writer.engine->operations->post(p->writer.engine, &j->transfer, &error) != KVF_OK)
+        fail_msg("%s", error.text);
+    assert_int_equal(j->done, 0);
+}
+
+static void await(pair *p, const unsigned *count, unsigned wanted)
+{
+    uint64_t deadline = kvf_clock_now() + DEADLINE_SECONDS * KVF_SECOND;
+    while (*count < wanted) {
+        progress_both(p);
+        if (kvf_clock_now() > deadline)
+            fail_msg("%s: only %u of %u happened", p->variant->name, *count, wanted);
+    }
+}
+
+static void await_done(pair *p, job *j, kvf_status status)
+{
+    await(p, &j->done, 1);
+    if (j->status != status)
+        fail_msg("%s: %s: %s", p->variant->name, kvf_status_name(j->status), j->text);
+}
+
+static void count_up(uint32_t *pages, size_t count, uint32_t first)
+{
+    for (size_t i = 0; i < count; i++)
+        pages[i] = first + (uint32_t)i;
+}
+
+/* ---- Tests ---- */
+
+static void one_write_and_its_notification(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    memset(p.writer.pool, 0x5a, 3 * PAGE);
+    p.target.expect_bytes = 3 * PAGE;
+    p.target.mark = 0x5a;
+    static const uint32_t pages[] = {0, 1, 2};
+    job j;
+    prepare(&p, &j, pages, pages, 3, "7_kv_0_1");
+    post(&p, &j);
+    await_done(&p, &j, KVF_OK);
+    assert_int_equal(j.transfer.bytes_posted, 3 * PAGE);
+    assert_int_equal(j.transfer.writes_posted, 1);
+    await(&p, &p.target.notified, 1);
+    assert_string_equal(p.target.last_payload, "7_kv_0_1");
+    assert_int_equal(p.target.pool[3 * PAGE], 0);
+    close_pair(&p);
+}
+
+static void scattered_pages_in_small_pieces(void **state)
+{
+    enum { PAGES = 700 };
+    static uint32_t from[PAGES];
+    static uint32_t to[PAGES];
+    pair p;
+    begin(&p, state);
+    set(&p, "outstanding_writes", "5");
+    set(&p, "outstanding_bytes", "12288");
+    set(&p, "write_size", "4096");
+    open_pair(&p);
+    for (uint32_t i = 0; i < PAGES; i++) {
+        from[i] = i * 2 % 1999;
+        to[i] = (PAGES - i) + (i % 3 == 0 ? 1000 : 0);
+        memset(p.writer.pool + (size_t)from[i] * PAGE, (int)(i % 251 + 1), PAGE);
+    }
+    job j;
+    prepare(&p, &j, from, to, PAGES, "x");
+    post(&p, &j);
+    await_done(&p, &j, KVF_OK);
+    await(&p, &p.target.notified, 1);
+    for (uint32_t i = 0; i < PAGES; i++)
+        for (size_t k = 0; k < PAGE; k++)
+            assert_int_equal(p.target.pool[(size_t)to[i] * PAGE + k], i % 251 + 1);
+    close_pair(&p);
+}
+
+static void two_parts_notify_in_order(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    static const uint32_t page[] = {9};
+    job j;
+    prepare(&p, &j, page, page, 1, "1_kv_0_1");
+    j.transfer.part_count = 2;
+    j.transfer.parts[1] = j.transfer.parts[0];
+    memcpy(j.transfer.parts[1].payload, "1_aux", 5);
+    j.transfer.parts[1].payload_length = 5;
+    post(&p, &j);
+    await_done(&p, &j, KVF_OK);
+    await(&p, &p.target.notified, 2);
+    assert_string_equal(p.target.last_payload, "1_aux");
+    assert_int_equal(j.transfer.writes_posted, 2);
+    close_pair(&p);
+}
+
+static void no_pages_only_notify(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    job j;
+    prepare(&p, &j, NULL, NULL, 0, "1_kv_0_1");
+    post(&p, &j);
+    await_done(&p, &j, KVF_OK);
+    await(&p, &p.target.notified, 1);
+    job silent;
+    prepare(&p, &silent, NULL, NULL, 0, "");
+    post(&p, &silent);
+    await_done(&p, &silent, KVF_OK);
+    for (int i = 0; i < 20; i++)
+        progress_both(&p);
+    assert_int_equal(p.target.notified, 1);
+    close_pair(&p);
+}
+
+static void a_small_transfer_overtakes_a_big_one(void **state)
+{
+    enum { PAGES = POOL / PAGE };
+    static uint32_t pages[PAGES];
+    pair p;
+    begin(&p, state);
+    set(&p, "write_size", "65536");
+    set(&p, "outstanding_bytes", "262144");
+    open_pair(&p);
+    count_up(pages, PAGES, 0);
+    unsigned order = 0;
+    static job big;
+    static job small[20];
+    prepare(&p, &big, pages, pages, PAGES, "big");
+    big.order = &order;
+    post(&p, &big);
+    for (size_t i = 0; i < 20; i++) {
+        prepare(&p, &small[i], pages, pages, 1, "small");
+        small[i].order = &order;
+        post(&p, &small[i]);
+    }
+    await_done(&p, &big, KVF_OK);
+    for (size_t i = 0; i < 20; i++)
+        await_done(&p, &small[i], KVF_OK);
+    assert_int_equal(big.rank, 21);
+    close_pair(&p);
+}
+
+static void cancel_ends_without_a_notification(void **state)
+{
+    enum { PAGES = POOL / PAGE };
+    static uint32_t pages[PAGES];
+    pair p;
+    begin(&p, state);
+    set(&p, "write_size", "4096");
+    set(&p, "outstanding_writes", "4");
+    open_pair(&p);
+    const kvf_engine_operations *do_ = p.writer.engine->operations;
+    count_up(pages, PAGES, 0);
+    static job early;
+    static job midway;
+    prepare(&p, &early, pages, pages, PAGES, "early");
+    post(&p, &early);
+    do_->cancel(p.writer.engine, &early.transfer);
+    assert_int_equal(early.done, 0);
+    await_done(&p, &early, KVF_ABORTED);
+    assert_int_equal(early.transfer.bytes_posted, 0);
+    prepare(&p, &midway, pages, pages, PAGES, "midway");
+    post(&p, &midway);
+    while (midway.transfer.bytes_posted == 0)
+        progress_both(&p);
+    do_->cancel(p.writer.engine, &midway.transfer);
+    await_done(&p, &midway, KVF_ABORTED);
+    assert_true(midway.transfer.bytes_posted < POOL);
+    /* What arrives next is the next transfer's. */
+    job last;
+    prepare(&p, &last, pages, pages, 1, "last");
+    post(&p, &last);
+    await_done(&p, &last, KVF_OK);
+    await(&p, &p.target.notified, 1);
+    assert_string_equal(p.target.last_payload, "last");
+    assert_int_equal(midway.done, 1);
+    close_pair(&p);
+}
+
+static void bad_addresses_and_keys_are_refused(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    const kvf_engine_operations *do_ = p.writer.engine->operations;
+    static const uint8_t rubbish[] = "this isn't a worker address at all";
+    kvf_engine_peer *peer = (void *)&p;
+    kvf_error error;
+    assert_int_equal(
+        do_->connect(p.writer.engine, (kvf_slice){rubbish, sizeof rubbish}, NULL, &peer, &error),
+        KVF_TRANSPORT);
+    assert_null(peer);
+    assert_int_equal(do_->connect(p.writer.engine, (kvf_slice){NULL, 0}, NULL, &peer, &error),
+                     KVF_TRANSPORT);
+    uint32_t region;
+    kvf_slice key = p.target.engine->operations->region_key(p.target.engine, p.target.region);
+    for (size_t cut = 0; cut < key.length && cut < 9; cut++)
+        assert_int_not_equal(
+            do_->add_remote_region(p.peer, (kvf_slice){key.data, cut}, &region, &error), KVF_OK);
+    assert_int_equal(do_->add_remote_region(p.peer, key, &region, &error), KVF_OK);
+    assert_int_equal(region, p.remote + 1);
+    close_pair(&p);
+}
+
+static void unmapped_memory_is_refused(void **state)
+{
+    pair p;
+    begin(&p, state);
+    if (strcmp(p.variant->engine, "loop") == 0)
+        skip(); /* it checks nothing */
+    open_pair(&p);
+    const kvf_engine_operations *do_ = p.writer.engine->operations;
+    uint32_t region;
+    kvf_error error;
+    uint8_t *hole =
+        mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(hole != MAP_FAILED);
+    kvf_buffer buffer = {sizeof buffer, (uint64_t)(uintptr_t)hole, 3 * PAGE,
+                         PAGE,          KVF_MEMORY_HOST,           0};
+    assert_int_equal(mprotect(hole + PAGE, PAGE, PROT_NONE), 0);
+    assert_int_equal(do_->add_region(p.writer.engine, &buffer, &region, &error), KVF_REGISTRATION);
+    assert_non_null(strstr(error.text, "isn't mapped"));
+    assert_int_equal(munmap(hole + PAGE, PAGE), 0);
+    assert_int_equal(do_->add_region(p.writer.engine, &buffer, &region, &error), KVF_REGISTRATION);
+    buffer.length = PAGE;
+    assert_int_equal(do_->add_region(p.writer.engine, &buffer, &region, &error), KVF_OK);
+    buffer.memory = KVF_MEMORY_CUDA;
+    assert_int_equal(do_->add_region(p.writer.engine, &buffer, &region, &error), KVF_REGISTRATION);
+    assert_non_null(strstr(error.text, "CUDA"));
+    munmap(hole, PAGE);
+    munmap(hole + 2 * PAGE, PAGE);
+    close_pair(&p);
+}
+
+/* Sleeps on the descriptors as the event loop does: every wake-up that is lost is a second lost. */
+static void armed_descriptors_wake(void **state)
+{
+    enum { ROUNDS = 200 };
+    static const uint32_t pages[] = {1, 3, 5};
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    uint64_t started = kvf_clock_now();
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        job j;
+        prepare(&p, &j, pages, pages, 3, "x");
+        post(&p, &j);
+        while (p.target.notified < round || j.done == 0) {
+            kvf_engine *engines[] = {p.writer.engine, p.target.engine};
+            struct pollfd descriptors[2];
+            bool asleep = true;
+            for (int i = 0; i < 2; i++) {
+                while (engines[i]->operations->progress(engines[i], KVF_MILLISECOND))
+                    continue;
+                asleep = engines[i]->operations->arm(engines[i]) && asleep;
+                descriptors[i].fd = engines[i]->operations->descriptor(engines[i]);
+                descriptors[i].events = POLLIN;
+            }
+            bool over = p.target.notified >= round && j.done != 0;
+            (void)poll(descriptors, 2, asleep && !over ? 1000 : 0);
+        }
+    }
+    assert_true(kvf_clock_now() - started < DEADLINE_SECONDS * KVF_SECOND);
+    close_pair(&p);
+}
+
+/* Disconnecting and connecting again leaves nothing behind that grows, and closing works with peers and
+ * transfers still there. */
+static void peers_come_and_go(void **state)
+{
+    static const uint32_t pages[] = {0};
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    for (unsigned round = 1; round <= 20; round++) {
+        job j;
+        prepare(&p, &j, pages, pages, 1, "x");
+        post(&p, &j);
+        await_done(&p, &j, KVF_OK);
+        await(&p, &p.target.notified, round);
+        p.writer.engine->operations->disconnect(p.writer.engine, p.peer);
+        connect_pair(&p);
+    }
+    static job active;
+    prepare(&p, &active, pages, pages, 1, "x");
+    post(&p, &active);
+    close_side(&p.writer);
+    assert_int_equal(active.done, 0);
+    close_side(&p.target);
+}
+
+/* The target goes away in good order; the writer mustn't hang at its end. */
+static void a_closed_target_doesnt_hold_the_writer(void **state)
+{
+    static uint32_t pages[256];
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    count_up(pages, 256, 0);
+    job j;
+    prepare(&p, &j, pages, pages, 1, "x");
+    post(&p, &j);
+    await_done(&p, &j, KVF_OK);
+    p.target.engine->operations->close(p.target.engine);
+    p.target.engine = NULL;
+    static job late;
+    prepare(&p, &late, pages, pages, 256, "x");
+    kvf_error error;
+    uint64_t until = kvf_clock_now() + 300 * KVF_MILLISECOND;
+    if (p.writer.engine->operations->post(p.writer.engine, &late.transfer, &error) == KVF_OK)
+        while (late.done == 0 && kvf_clock_now() < until)
+            progress_both(&p);
+    if (strcmp(p.variant->engine, "loop") == 0) {
+        assert_int_equal(late.status, KVF_PEER_GONE);
+        assert_int_equal(p.writer.failed_peers, 1);
+    }
+    p.writer.engine->operations->disconnect(p.writer.engine, p.peer);
+    p.peer = NULL;
+    close_pair(&p);
+}
+
+int main(void)
+{
+    int failures = 0;
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        void *which = (void *)(uintptr_t)&variants[i];
+        print_message("# %s\n", variants[i].name);
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test_prestate(one_write_and_its_notification, which),
+            cmocka_unit_test_prestate(scattered_pages_in_small_pieces, which),
+            cmocka_unit_test_prestate(two_parts_notify_in_order, which),
+            cmocka_unit_test_prestate(no_pages_only_notify, which),
+            cmocka_unit_test_prestate(a_small_transfer_overtakes_a_big_one, which),
+            cmocka_unit_test_prestate(cancel_ends_without_a_notification, which),
+            cmocka_unit_test_prestate(bad_addresses_and_keys_are_refused, which),
+            cmocka_unit_test_prestate(unmapped_memory_is_refused, which),
+            cmocka_unit_test_prestate(armed_descriptors_wake, which),
+            cmocka_unit_test_prestate(peers_come_and_go, which),
+            cmocka_unit_test_prestate(a_closed_target_doesnt_hold_the_writer, which),
+        };
+        failures += cmocka_run_group_tests_name(variants[i].name, tests, NULL, NULL);
+    }
+    return failures;
+}

@@ -1,0 +1,256 @@
+/* The data engine on UCX: context, worker, progress, notifications that arrive. docs/wire.md says why the
+ * features, options and active messages are what they are: they match NIXL's. */
+#include "data/ucx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Longest payload that is worth looking at. */
+#define PAYLOAD_MAX 65536
+
+/* Rounds of ucp_worker_progress() between two looks at the clock. */
+enum { ROUNDS_AT_ONCE = 16 };
+
+const char *kvf_ucx_version(void)
+{
+    return ucp_get_version_string();
+}
+
+kvf_status kvf_ucx_status(ucs_status_t status)
+{
+    switch (status) {
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_CANCELED:
+        return KVF_PEER_GONE;
+    default:
+        return KVF_TRANSPORT;
+    }
+}
+
+/* ---- Notifications ---- */
+
+static ucs_status_t message_arrived(void *context, const void *header, size_t header_length,
+                                    void *data, size_t length, const ucp_am_recv_param_t *param)
+{
+    (void)header;
+    (void)header_length;
+    kvf_ucx *engine = context;
+    /* A rendezvous message has no data here, only a descriptor; returning UCS_OK refuses it. */
+    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 && data != NULL && length > 0 &&
+        length <= PAYLOAD_MAX)
+        engine->callbacks.notified(engine->callbacks.user, (kvf_slice){data, length});
+    return UCS_OK;
+}
+
+/* All ids that some NIXL uses: what isn't a notification is told apart by its content. */
+static ucs_status_t listen_to_messages(kvf_ucx *engine)
+{
+    for (unsigned id = 0; id <= 2; id++) {
+        ucp_am_handler_param_t param = {
+            .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            .id = id,
+            .flags = UCP_AM_FLAG_WHOLE_MSG,
+            .cb = message_arrived,
+            .arg = engine,
+        };
+        ucs_status_t status = ucp_worker_set_am_recv_handler(engine->worker, &param);
+        if (status != UCS_OK)
+            return status;
+    }
+    return UCS_OK;
+}
+
+/* ---- Open ---- */
+
+/* As NIXL sets them. An option that this UCX doesn't have, or that the environment sets, is left. */
+static void set_options(ucp_config_t *config)
+{
+    static const char *const options[][2] = {
+        {"RNDV_THRESH", "inf"},      {"ADDRESS_VERSION", "v2"},          {"MAX_RMA_RAILS", "2"},
+        {"MAX_COMPONENT_MDS", "32"}, {"IB_PCI_RELAXED_ORDERING", "try"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        char variable[64];
+        (void)snprintf(variable, sizeof variable, "UCX_%s", options[i][0]);
+        if (getenv(variable) == NULL)
+            (void)ucp_config_modify(config, options[i][0], options[i][1]);
+    }
+}
+
+static kvf_status open_context(kvf_ucx *engine, const char *transports, kvf_error *error)
+{
+    ucp_config_t *config;
+    ucs_status_t status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK)
+        return kvf_error_set(error, KVF_SYSTEM, "UCX can't read its configuration: %s",
+                             ucs_status_string(status));
+    set_options(config);
+    if (transports[0] != '\0')
+        status = ucp_config_modify(config, "TLS", transports);
+    if (status == UCS_OK) {
+        ucp_params_t params = {
+            .field_mask = UCP_PARAM_FIELD_FEATURES,
+            .features = UCP_FEATURE_RMA | UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64 | UCP_FEATURE_AM |
+                        UCP_FEATURE_WAKEUP,
+        };
+        status = ucp_init(&params, config, &engine->context);
+    }
+    ucp_config_release(config);
+    if (status != UCS_OK)
+        return kvf_error_set(error, KVF_TRANSPORT,
+                             "UCX %s doesn't start with the transports \"%s\": %s; see the setting "
+                             "transports",
+                             kvf_ucx_version(), transports, ucs_status_string(status));
+    return KVF_OK;
+}
+
+/* One thread at a time uses the worker, but opening and closing may be another's than the loop's. */
+static kvf_status open_worker(kvf_ucx *engine, kvf_error *error)
+{
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
+    };
+    const char *step = "create a worker";
+    ucs_status_t status = ucp_worker_create(engine->context, &params, &engine->worker);
+    if (status == UCS_OK) {
+        step = "tell its address";
+        status = ucp_worker_get_address(engine->worker, &engine->address, &engine->address_length);
+    }
+    if (status == UCS_OK) {
+        step = "give a descriptor to wait on";
+        status = ucp_worker_get_efd(engine->worker, &engine->descriptor);
+    }
+    if (status == UCS_OK) {
+        step = "receive active messages";
+        status = listen_to_messages(engine);
+    }
+    if (status != UCS_OK)
+        return kvf_error_set(error, KVF_TRANSPORT, "UCX %s can't %s: %s", kvf_ucx_version(), step,
+                             ucs_status_string(status));
+    return KVF_OK;
+}
+
+static void ucx_close(kvf_engine *base)
+{
+    kvf_ucx *engine = kvf_ucx_of(base);
+    if (engine->worker != NULL) {
+        kvf_ucx_release_endpoints(engine);
+        if (engine->address != NULL)
+            ucp_worker_release_address(engine->worker, engine->address);
+        ucp_worker_destroy(engine->worker);
+    }
+    kvf_ucx_free_peers(engine);
+    kvf_ucx_free_regions(engine);
+    if (engine->context != NULL)
+        ucp_cleanup(engine->context);
+    kvf_transfers_close(&engine->transfers);
+    free(engine);
+}
+
+/* ---- Progress ---- */
+
+static kvf_slice ucx_address(const kvf_engine *base)
+{
+    const kvf_ucx *engine = (const kvf_ucx *)(const void *)base;
+    return (kvf_slice){(const uint8_t *)engine->address, engine->address_length};
+}
+
+static kvf_status ucx_post(kvf_engine *base, kvf_transfer *transfer, kvf_error *error)
+{
+    return kvf_transfers_post(&kvf_ucx_of(base)->transfers, transfer, error);
+}
+
+static void ucx_cancel(kvf_engine *base, kvf_transfer *transfer)
+{
+    kvf_transfers_cancel(&kvf_ucx_of(base)->transfers, transfer);
+}
+
+static void report_failed(kvf_ucx *engine)
+{
+    while (engine->failed != NULL) {
+        kvf_engine_peer *peer = engine->failed;
+        engine->failed = peer->next_failed;
+        if (!peer->leaving)
+            engine->callbacks.peer_failed(engine->callbacks.user, peer, peer->base.failure);
+    }
+}
+
+static bool ucx_progress(kvf_engine *base, uint64_t budget)
+{
+    kvf_ucx *engine = kvf_ucx_of(base);
+    uint64_t deadline = kvf_clock_after(kvf_clock_now(), budget);
+    for (;;) {
+        int rounds = 0;
+        while (rounds < ROUNDS_AT_ONCE && ucp_worker_progress(engine->worker) != 0)
+            rounds++;
+        report_failed(engine);
+        kvf_ucx_reap_peers(engine);
+        bool moved = kvf_transfers_advance(&engine->transfers);
+        if (!moved && rounds == 0)
+            return false;
+        if (kvf_clock_now() >= deadline)
+            return true;
+    }
+}
+
+/* Anything but BUSY, be it an error, would be the same the next time: asking again would spin. */
+static bool ucx_arm(kvf_engine *base)
+{
+    kvf_ucx *engine = kvf_ucx_of(base);
+    if (kvf_transfers_have_work(&engine->transfers) || engine->failed != NULL)
+        return false;
+    return ucp_worker_arm(engine->worker) != UCS_ERR_BUSY;
+}
+
+static int ucx_descriptor(const kvf_engine *base)
+{
+    return ((const kvf_ucx *)(const void *)base)->descriptor;
+}
+
+static const kvf_engine_operations operations = {
+    .close = ucx_close,
+    .add_region = kvf_ucx_add_region,
+    .address = ucx_address,
+    .region_key = kvf_ucx_region_key,
+    .connect = kvf_ucx_connect,
+    .add_remote_region = kvf_ucx_add_remote_region,
+    .peer_user = kvf_ucx_peer_user,
+    .disconnect = kvf_ucx_disconnect,
+    .post = ucx_post,
+    .cancel = ucx_cancel,
+    .progress = ucx_progress,
+    .arm = ucx_arm,
+    .descriptor = ucx_descriptor,
+};
+
+kvf_status kvf_ucx_open(const kvf_settings *settings, kvf_flavour flavour,
+                        const kvf_engine_callbacks *callbacks, kvf_engine **engine,
+                        kvf_error *error)
+{
+    *engine = NULL;
+    kvf_ucx *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a data engine");
+    made->base.operations = &operations;
+    made->callbacks = *callbacks;
+    made->notification_id = kvf_flavour_notification_id(flavour);
+    kvf_status status =
+        kvf_transfers_open(&made->transfers, settings, &kvf_ucx_transport, made, error);
+    if (status == KVF_OK)
+        status = open_context(made, settings->transports, error);
+    if (status == KVF_OK)
+        status = open_worker(made, error);
+    if (status != KVF_OK) {
+        ucx_close(&made->base);
+        return status;
+    }
+    *engine = &made->base;
+    return KVF_OK;
+}

@@ -1,0 +1,77 @@
+/* Inside of the UCX engine: what ucx.c, ucx_memory.c, ucx_peer.c and ucx_transfer.c share. */
+#ifndef KVF_DATA_UCX_H
+#define KVF_DATA_UCX_H
+
+#include "data/transfers.h"
+
+#include <ucp/api/ucp.h>
+
+typedef struct kvf_ucx_region {
+    ucp_mem_h memory;
+    void *key;
+    size_t key_length;
+} kvf_ucx_region;
+
+typedef struct kvf_ucx {
+    kvf_engine base;
+    kvf_engine_callbacks callbacks;
+    kvf_transfers transfers;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    size_t address_length;
+    int descriptor;
+    unsigned notification_id;
+    kvf_ucx_region *regions;
+    size_t region_count;
+    kvf_engine_peer *peers;
+    kvf_engine_peer *failed; /* to be reported */
+    uint32_t leaving;        /* peers disconnected and not freed */
+} kvf_ucx;
+
+struct kvf_engine_peer {
+    kvf_transfers_peer base;
+    kvf_ucx *engine;
+    ucp_ep_h endpoint;
+    void *user;
+    ucp_rkey_h *keys;
+    size_t key_count;
+    int ucx_minor; /* of the peer, modulo 16; -1: unknown */
+    bool leaving;  /* disconnected: freed when `closing` has ended */
+    ucs_status_ptr_t closing;
+    kvf_engine_peer *next;
+    kvf_engine_peer *next_failed;
+};
+
+static inline kvf_ucx *kvf_ucx_of(kvf_engine *engine)
+{
+    return (kvf_ucx *)(void *)engine;
+}
+
+/* The engine operations of the same names. */
+kvf_status kvf_ucx_add_region(kvf_engine *base, const kvf_buffer *buffer, uint32_t *region,
+                              kvf_error *error);
+kvf_slice kvf_ucx_region_key(const kvf_engine *base, uint32_t region);
+kvf_status kvf_ucx_connect(kvf_engine *base, kvf_slice address, void *user, kvf_engine_peer **peer,
+                           kvf_error *error);
+kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint32_t *region,
+                                     kvf_error *error);
+void *kvf_ucx_peer_user(const kvf_engine_peer *peer);
+void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer);
+
+/* After the worker is gone. */
+void kvf_ucx_free_regions(kvf_ucx *engine);
+
+/* Before and after the worker goes. */
+void kvf_ucx_release_endpoints(kvf_ucx *engine);
+void kvf_ucx_free_peers(kvf_ucx *engine);
+
+/* Frees disconnected peers whose endpoints have closed. */
+void kvf_ucx_reap_peers(kvf_ucx *engine);
+
+extern const kvf_transport kvf_ucx_transport;
+
+/* KVF_PEER_GONE for what means that the peer is unreachable, KVF_TRANSPORT otherwise. */
+kvf_status kvf_ucx_status(ucs_status_t status);
+
+#endif
