@@ -1,0 +1,68 @@
+/* What a machine wants done. The manager carries it out for real, the simulator against a pretend
+ * network. */
+#ifndef KVF_ROOM_ACTION_H
+#define KVF_ROOM_ACTION_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* "No deadline", as base/clock.h has it; the pure parts don't include the clock. */
+#define KVF_NO_DEADLINE UINT64_MAX
+
+typedef enum kvf_action_kind {
+    KVF_ACTION_PUBLISH, /* the room's state changed: tell the user */
+    KVF_ACTION_TIMER,   /* wake the machine at `deadline`; replaces the earlier timer */
+    KVF_ACTION_POST, /* sender: post chunk_count chunks to every destination that isn't a dummy */
+    KVF_ACTION_STOP, /* the room has ended: cancel its transfers, leave its lookups */
+    KVF_ACTION_REQUEST, /* receiver: send the request to every target */
+    KVF_ACTION_ASK,     /* lookup: send the HTTP request */
+    KVF_ACTION_CONNECT, /* lookup: connect to what the answer named */
+    KVF_ACTION_READY,   /* lookup: found; tell those who wait */
+    KVF_ACTION_LOST,    /* lookup: was ready and is no more; tell those who rely on it */
+    KVF_ACTION_GIVE_UP  /* lookup: can't be found; those who wait have failed */
+} kvf_action_kind;
+
+typedef struct kvf_action {
+    kvf_action_kind kind;
+    uint64_t deadline;    /* TIMER: nanoseconds, KVF_NO_DEADLINE: none */
+    uint32_t first_chunk; /* POST */
+    uint32_t chunk_count; /* POST */
+} kvf_action;
+
+/* More than any one event can cause. */
+#define KVF_ACTIONS_MAX 8
+
+typedef struct kvf_actions {
+    kvf_action items[KVF_ACTIONS_MAX];
+    size_t count;
+} kvf_actions;
+
+void kvf_actions_add(kvf_actions *actions, kvf_action_kind kind);
+void kvf_actions_add_timer(kvf_actions *actions, uint64_t deadline);
+
+/* How a room stands, in what the user is told. The text is written once, before the state. */
+typedef struct kvf_outcome {
+    kvf_poll state;
+    kvf_safety safety;
+    kvf_error error; /* of a failed room; status KVF_OK otherwise */
+} kvf_outcome;
+
+static inline bool kvf_outcome_is_final(const kvf_outcome *outcome)
+{
+    return outcome->state == KVF_FAILED || outcome->state == KVF_SUCCESS;
+}
+
+/* Deadlines of both machines, in nanoseconds from the event that starts each. */
+typedef struct kvf_room_timeouts {
+    uint64_t bootstrap;
+    uint64_t waiting;
+} kvf_room_timeouts;
+
+static inline uint64_t kvf_deadline_after(uint64_t now, uint64_t duration)
+{
+    return duration >= KVF_NO_DEADLINE - now ? KVF_NO_DEADLINE : now + duration;
+}
+
+#endif

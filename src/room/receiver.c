@@ -1,0 +1,234 @@
+#include "room/receiver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void kvf_receiver_machine_init(kvf_receiver_machine *machine, const kvf_room_timeouts *timeouts)
+{
+    memset(machine, 0, sizeof *machine);
+    machine->outcome.state = KVF_BOOTSTRAPPING;
+    machine->timeouts = timeouts;
+    machine->deadline = KVF_NO_DEADLINE;
+    machine->bootstrap_deadline = KVF_NO_DEADLINE;
+    machine->waiting_deadline = KVF_NO_DEADLINE;
+}
+
+void kvf_receiver_machine_free(kvf_receiver_machine *machine)
+{
+    free(machine->more_chunks);
+    machine->more_chunks = NULL;
+    machine->more_bytes = 0;
+}
+
+static void publish(kvf_receiver_machine *machine, kvf_poll state, kvf_actions *actions)
+{
+    machine->outcome.state = state;
+    kvf_actions_add(actions, KVF_ACTION_PUBLISH);
+}
+
+static void arm(kvf_receiver_machine *machine, kvf_actions *actions)
+{
+    uint64_t deadline = machine->waiting_deadline;
+    if (!machine->found && machine->bootstrap_deadline < deadline)
+        deadline = machine->bootstrap_deadline;
+    if (kvf_outcome_is_final(&machine->outcome))
+        deadline = KVF_NO_DEADLINE;
+    if (deadline == machine->deadline)
+        return;
+    machine->deadline = deadline;
+    kvf_actions_add_timer(actions, deadline);
+}
+
+/* The error must have been written into the outcome before. */
+static bool fail(kvf_receiver_machine *machine, kvf_actions *actions)
+{
+    machine->outcome.safety = KVF_PAGES_NOT_PROVEN_SAFE;
+    kvf_actions_add(actions, KVF_ACTION_STOP);
+    publish(machine, KVF_FAILED, actions);
+    return true;
+}
+
+#define fail_with(machine, actions, status, ...)                                                   \
+    ((void)kvf_error_set(&(machine)->outcome.error, (status), __VA_ARGS__), fail(machine, actions))
+
+static bool has_chunk(const kvf_receiver_machine *machine, uint32_t chunk)
+{
+    if (chunk < 64)
+        return (machine->first_chunks >> chunk & 1) != 0;
+    uint32_t bit = chunk - 64;
+    return bit / 8 < machine->more_bytes && (machine->more_chunks[bit / 8] >> (bit % 8) & 1) != 0;
+}
+
+/* False without memory. Grows by doubling, at most to one bit a page. */
+static bool add_chunk(kvf_receiver_machine *machine, uint32_t chunk)
+{
+    machine->chunks_arrived++;
+    if (chunk > machine->highest_chunk)
+        machine->highest_chunk = chunk;
+    if (chunk < 64) {
+        machine->first_chunks |= UINT64_C(1) << chunk;
+        return true;
+    }
+    uint32_t bit = chunk - 64;
+    if (bit / 8 >= machine->more_bytes) {
+        uint32_t bytes =
+            bit / 8 + 1 > 2 * machine->more_bytes ? bit / 8 + 1 : 2 * machine->more_bytes;
+        uint8_t *grown = realloc(machine->more_chunks, bytes);
+        if (grown == NULL)
+            return false;
+        memset(grown + machine->more_bytes, 0, bytes - machine->more_bytes);
+        machine->more_chunks = grown;
+        machine->more_bytes = bytes;
+    }
+    machine->more_chunks[bit / 8] = (uint8_t)(machine->more_chunks[bit / 8] | 1U << (bit % 8));
+    return true;
+}
+
+/* A room of n pages has at most n chunks, an empty room one. */
+static uint32_t chunk_limit(const kvf_receiver_machine *machine)
+{
+    return machine->page_count == 0 ? 1 : machine->page_count;
+}
+
+static bool chunk_arrived(kvf_receiver_machine *machine, uint32_t chunk, bool last,
+                          kvf_actions *actions)
+{
+    const char *who = machine->agent_name;
+    if (chunk >= chunk_limit(machine))
+        return fail_with(machine, actions, KVF_PROTOCOL,
+                         "agent %s sent chunk %u, but a room of %u pages has at most %u chunks",
+                         who, chunk, machine->page_count, chunk_limit(machine));
+    if (machine->last_known &&
+        (chunk > machine->last_chunk || last != (chunk == machine->last_chunk)))
+        return fail_with(machine, actions, KVF_PROTOCOL,
+                         "agent %s sent chunk %u marked %s, after chunk %u was marked last", who,
+                         chunk, last ? "last" : "not last", machine->last_chunk);
+    if (!machine->last_known && last && has_chunk(machine, chunk))
+        return fail_with(machine, actions, KVF_PROTOCOL,
+                         "agent %s sent chunk %u twice, the second time marked last", who, chunk);
+    if (!machine->last_known && last && machine->chunks_arrived > 0 &&
+        machine->highest_chunk > chunk)
+        return fail_with(machine, actions, KVF_PROTOCOL,
+                         "agent %s marked chunk %u last, but chunk %u had arrived", who, chunk,
+                         machine->highest_chunk);
+    if (has_chunk(machine, chunk))
+        return false;
+    if (!add_chunk(machine, chunk))
+        return fail_with(machine, actions, KVF_NO_MEMORY, "no memory to count chunks");
+    if (last) {
+        machine->last_known = true;
+        machine->last_chunk = chunk;
+    }
+    if (machine->outcome.state == KVF_WAITING_FOR_INPUT)
+        publish(machine, KVF_TRANSFERRING, actions);
+    return true;
+}
+
+static bool is_complete(const kvf_receiver_machine *machine)
+{
+    return machine->aux_arrived && machine->last_known &&
+           machine->chunks_arrived == machine->last_chunk + 1;
+}
+
+static bool pin(kvf_receiver_machine *machine, kvf_slice agent_name)
+{
+    if (machine->agent_name[0] == '\0')
+        return agent_name.length > 0 &&
+               kvf_slice_to_text(agent_name, machine->agent_name, sizeof machine->agent_name);
+    return kvf_slice_equal(kvf_slice_of(machine->agent_name), agent_name);
+}
+
+static bool notice_arrived(kvf_receiver_machine *machine, const kvf_receiver_event *event,
+                           kvf_actions *actions)
+{
+    /* Before the request nobody can have been told where to write: it belongs to another room. */
+    if (!machine->requested || event->notice->kind == KVF_NOTICE_UNKNOWN ||
+        !pin(machine, event->agent_name))
+        return false;
+    if (event->notice->kind == KVF_NOTICE_CHUNK) {
+        if (!chunk_arrived(machine, event->notice->chunk, event->notice->last, actions))
+            return false;
+    } else {
+        if (machine->aux_arrived)
+            return false;
+        machine->aux_arrived = true;
+    }
+    if (!kvf_outcome_is_final(&machine->outcome) && is_complete(machine)) {
+        machine->outcome.safety = KVF_PAGES_SAFE;
+        publish(machine, KVF_SUCCESS, actions);
+    }
+    return true;
+}
+
+static bool deadline_passed(kvf_receiver_machine *machine, const kvf_error *missing, uint64_t now,
+                            kvf_actions *actions)
+{
+    if (now < machine->deadline)
+        return false;
+    const char *detail = missing != NULL && missing->text[0] != '\0' ? missing->text : "";
+    const char *separator = detail[0] != '\0' ? ": " : "";
+    if (!machine->found)
+        return fail_with(machine, actions, KVF_TIMEOUT,
+                         "the prefill side was not found and connected within %s%s%s",
+                         machine->deadline == machine->bootstrap_deadline ? "bootstrap_timeout"
+                                                                          : "waiting_timeout",
+                         separator, detail);
+    if (machine->chunks_arrived == 0)
+        return fail_with(machine, actions, KVF_TIMEOUT,
+                         "nothing arrived within waiting_timeout, although the prefill side is "
+                         "connected; was the request given to it? UCX versions that don't meet "
+                         "also look like this");
+    return fail_with(machine, actions, KVF_TIMEOUT,
+                     "after %u chunks%s the rest did not arrive within waiting_timeout",
+                     machine->chunks_arrived, machine->last_known ? " (the last among them)" : "");
+}
+
+static bool dispatch(kvf_receiver_machine *machine, const kvf_receiver_event *event, uint64_t now,
+                     kvf_actions *actions)
+{
+    switch (event->kind) {
+    case KVF_RECEIVER_OPENED:
+        machine->bootstrap_deadline = kvf_deadline_after(now, machine->timeouts->bootstrap);
+        return true;
+    case KVF_RECEIVER_FOUND:
+        if (machine->found)
+            return false;
+        machine->found = true;
+        publish(machine, KVF_WAITING_FOR_INPUT, actions);
+        return true;
+    case KVF_RECEIVER_EXPECTED:
+        if (machine->expected)
+            return false;
+        machine->expected = true;
+        machine->page_count = event->page_count;
+        machine->waiting_deadline = kvf_deadline_after(now, machine->timeouts->waiting);
+        return true;
+    case KVF_RECEIVER_NOTICE:
+        return notice_arrived(machine, event, actions);
+    case KVF_RECEIVER_FAILED:
+        machine->outcome.error = *event->error;
+        return fail(machine, actions);
+    case KVF_RECEIVER_ABORTED:
+        return fail_with(machine, actions, KVF_ABORTED, "aborted by this side");
+    case KVF_RECEIVER_SHUTDOWN:
+        return fail_with(machine, actions, KVF_SHUTDOWN, "the manager was closed");
+    case KVF_RECEIVER_TIMER:
+        return deadline_passed(machine, event->error, now, actions);
+    }
+    return false;
+}
+
+bool kvf_receiver_machine_step(kvf_receiver_machine *machine, const kvf_receiver_event *event,
+                               uint64_t now, kvf_actions *actions)
+{
+    if (kvf_outcome_is_final(&machine->outcome))
+        return false;
+    bool meant = dispatch(machine, event, now, actions);
+    if (!kvf_outcome_is_final(&machine->outcome) && machine->found && machine->expected &&
+        !machine->requested) {
+        machine->requested = true;
+        kvf_actions_add(actions, KVF_ACTION_REQUEST);
+    }
+    arm(machine, actions);
+    return meant;
+}
