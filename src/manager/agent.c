@@ -1,0 +1,377 @@
+/* Decode processes as prefill sees them: known by name, reached through the engine, gone with their control
+ * connection. A restarted process has a fresh name and is a new agent. */
+#include "manager/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Coming and going --------------------------------------------------------------------------- */
+
+static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
+{
+    kvf_agent *agent = calloc(1, sizeof *agent);
+    uint8_t *metadata = malloc(request->agent_metadata.length + 1);
+    if (agent == NULL || metadata == NULL) {
+        free(agent);
+        free(metadata);
+        return NULL;
+    }
+    agent->manager = manager;
+    (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
+    if (request->agent_metadata.length > 0)
+        memcpy(metadata, request->agent_metadata.data, request->agent_metadata.length);
+    agent->metadata = metadata;
+    agent->metadata_length = request->agent_metadata.length;
+    unsigned before = HASH_CNT(by_name, manager->agents);
+    HASH_ADD(by_name, manager->agents, name, strlen(agent->name), agent);
+    if (HASH_CNT(by_name, manager->agents) == before) {
+        free(metadata);
+        free(agent);
+        return NULL;
+    }
+    kvf_count(manager, KVF_COUNT_PEERS, 1);
+    return agent;
+}
+
+kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint64_t connection,
+                          kvf_agent **agent, kvf_error *error)
+{
+    kvf_agent *found = NULL;
+    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
+              found);
+    if (found != NULL) {
+        kvf_slice metadata = {found->metadata, found->metadata_length};
+        if (!kvf_slice_equal(metadata, request->agent_metadata))
+            return kvf_error_set(error, KVF_PROTOCOL,
+                                 "agent %s sent other metadata than before; a restarted decode "
+                                 "process must use a new agent name",
+                                 found->name);
+    } else {
+        if (HASH_CNT(by_name, manager->agents) >= manager->settings.max_peers)
+            return kvf_error_set(
+                error, KVF_LIMIT,
+                "%llu decode processes are known; setting max_peers allows no more",
+                (unsigned long long)manager->settings.max_peers);
+        found = new_agent(manager, request);
+        if (found == NULL)
+            return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer");
+    }
+    found->connection = connection;
+    *agent = found;
+    return KVF_OK;
+}
+
+static void unload(kvf_agent *agent)
+{
+    if (agent->peer != NULL && agent->manager->engine != NULL)
+        agent->manager->engine->operations->disconnect(agent->manager->engine, agent->peer);
+    agent->peer = NULL;
+    free(agent->regions);
+    agent->regions = NULL;
+    agent->region_count = 0;
+    agent->loaded = false;
+}
+
+static void free_agent(kvf_agent *agent)
+{
+    unload(agent);
+    kvf_binding_release(agent->binding);
+    kvf_uncount(agent->manager, KVF_COUNT_PEERS, 1);
+    free(agent->metadata);
+    free(agent);
+}
+
+/* Fails the rooms of an agent that can't be reached any more, and no others. */
+static void bury(kvf_agent *agent, const char *why)
+{
+    kvf_manager *manager = agent->manager;
+    HASH_DELETE(by_name, manager->agents, agent);
+    DL_APPEND(manager->dead_agents, agent);
+    agent->dead = true;
+    kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
+    if (agent->incoming != NULL)
+        kvf_log_warning(&manager->settings.log, "decode agent %s is gone: %s", agent->name, why);
+    kvf_error error;
+    kvf_error_set(&error, KVF_PEER_GONE, "decode agent %s is gone: %s", agent->name, why);
+    kvf_incoming *incoming;
+    kvf_incoming *next;
+    DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
+    {
+        kvf_sender *sender = incoming->sender;
+        if (sender == NULL) {
+            kvf_incoming_free(manager, incoming);
+            continue;
+        }
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                    .agent_name = kvf_slice_of(agent->name),
+                                                    .error = &error});
+        kvf_sender_release(sender);
+    }
+}
+
+void kvf_agent_connection_gone(void *user, uint64_t connection)
+{
+    kvf_manager *manager = user;
+    kvf_agent *agent;
+    kvf_agent *next;
+    HASH_ITER(by_name, manager->agents, agent, next)
+    {
+        if (agent->connection == connection)
+            bury(agent, "its control connection was closed or went silent");
+    }
+}
+
+void kvf_agent_transport_failed(void *user, kvf_engine_peer *peer, const char *text)
+{
+    kvf_manager *manager = user;
+    kvf_agent *agent = manager->engine->operations->peer_user(peer);
+    if (agent != NULL && !agent->dead)
+        bury(agent, text);
+}
+
+void kvf_agents_reap(kvf_manager *manager)
+{
+    kvf_agent *agent;
+    kvf_agent *next;
+    DL_FOREACH_SAFE(manager->dead_agents, agent, next)
+    {
+        if (agent->incoming != NULL || agent->deliveries > 0)
+            continue;
+        DL_DELETE(manager->dead_agents, agent);
+        free_agent(agent);
+    }
+}
+
+void kvf_agents_free(kvf_manager *manager)
+{
+    kvf_agent *agent;
+    kvf_agent *next;
+    HASH_ITER(by_name, manager->agents, agent, next)
+    {
+        HASH_DELETE(by_name, manager->agents, agent);
+        free_agent(agent);
+    }
+    DL_FOREACH_SAFE(manager->dead_agents, agent, next)
+    {
+        DL_DELETE(manager->dead_agents, agent);
+        free_agent(agent);
+    }
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------- */
+
+static int compare_regions(const void *left, const void *right)
+{
+    const kvf_remote_region *a = left;
+    const kvf_remote_region *b = right;
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (a->base != b->base)
+        return a->base < b->base ? -1 : 1;
+    return 0;
+}
+
+static kvf_status add_regions(kvf_agent *agent, const kvf_metadata *metadata, kvf_error *error)
+{
+    const kvf_engine_operations *operations = agent->manager->engine->operations;
+    agent->regions = calloc(metadata->descriptor_count + 1, sizeof *agent->regions);
+    if (agent->regions == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer's regions");
+    for (size_t i = 0; i < metadata->descriptor_count; i++) {
+        const kvf_descriptor *descriptor = &metadata->descriptors[i];
+        kvf_remote_region *region = &agent->regions[i];
+        *region = (kvf_remote_region){.base = descriptor->base,
+                                      .length = descriptor->length,
+                                      .device = descriptor->device,
+                                      .kind = descriptor->kind};
+        kvf_status status =
+            operations->add_remote_region(agent->peer, descriptor->key, &region->index, error);
+        if (status != KVF_OK)
+            return status;
+        agent->region_count++;
+    }
+    qsort(agent->regions, agent->region_count, sizeof *agent->regions, compare_regions);
+    return KVF_OK;
+}
+
+/* Makes the agent reachable. Put off until somebody has something to write to it. */
+static kvf_status load(kvf_agent *agent, kvf_error *error)
+{
+    kvf_manager *manager = agent->manager;
+    kvf_metadata metadata;
+    kvf_status status =
+        kvf_metadata_decode((kvf_slice){agent->metadata, agent->metadata_length},
+                            2 * (size_t)manager->settings.max_buffers, &metadata, error);
+    if (status != KVF_OK) {
+        kvf_error_prefix(error, "metadata of agent %s", agent->name);
+        return status;
+    }
+    if (!kvf_slice_equal(metadata.agent_name, kvf_slice_of(agent->name)))
+        status = kvf_error_set(error, KVF_PROTOCOL, "agent %s sent the metadata of another agent",
+                               agent->name);
+    if (status == KVF_OK)
+        status = manager->engine->operations->connect(manager->engine, metadata.worker_address,
+                                                      agent, &agent->peer, error);
+    if (status == KVF_OK)
+        status = add_regions(agent, &metadata, error);
+    kvf_metadata_free(&metadata);
+    if (status != KVF_OK)
+        unload(agent);
+    agent->loaded = status == KVF_OK;
+    return status;
+}
+
+/* The region that holds `address`, or NULL. */
+static const kvf_remote_region *find_region(const kvf_agent *agent, uint32_t kind, uint64_t device,
+                                            uint64_t address)
+{
+    kvf_remote_region key = {.kind = kind, .device = device, .base = address};
+    size_t low = 0;
+    size_t high = agent->region_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (compare_regions(&agent->regions[middle], &key) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == 0)
+        return NULL;
+    const kvf_remote_region *region = &agent->regions[low - 1];
+    bool holds =
+        region->kind == kind && region->device == device && address - region->base < region->length;
+    return holds ? region : NULL;
+}
+
+/* Pairs one of our buffers with one of the agent's; lowers `limit` to the items that fit there. */
+static kvf_status pair(const kvf_agent *agent, const kvf_buffer *buffer, uint32_t source_region,
+                       uint64_t address, uint32_t kind, uint64_t device, kvf_span *span,
+                       uint32_t *limit, kvf_error *error)
+{
+    const kvf_remote_region *region = find_region(agent, kind, device, address);
+    if (region == NULL)
+        return kvf_error_set(error, KVF_MISMATCH,
+                             "agent %s names a buffer at 0x%llx that lies in no region of its "
+                             "metadata (%s, device %llu)",
+                             agent->name, (unsigned long long)address,
+                             kind == KVF_NIXL_VRAM ? "VRAM" : "DRAM", (unsigned long long)device);
+    uint64_t items = (region->length - (address - region->base)) / buffer->item_length;
+    if (items < *limit)
+        *limit = (uint32_t)items;
+    *span = (kvf_span){.source_base = buffer->base,
+                       .destination_base = address,
+                       .item_length = buffer->item_length,
+                       .source_region = source_region,
+                       .destination_region = region->index};
+    return KVF_OK;
+}
+
+void kvf_binding_release(kvf_binding *binding)
+{
+    if (binding == NULL || --binding->references > 0)
+        return;
+    free(binding->spans);
+    free(binding->aux_spans);
+    free(binding);
+}
+
+static bool binding_fits(const kvf_binding *binding, const kvf_request *request, bool all_aux)
+{
+    return binding != NULL && binding->device == request->device && binding->all_aux == all_aux &&
+           kvf_slice_equal((kvf_slice){binding->pointers, binding->buffers_length},
+                           request->buffers) &&
+           kvf_slice_equal(
+               (kvf_slice){binding->pointers + binding->buffers_length, binding->aux_length},
+               request->aux);
+}
+
+/* A stock decode may have more KV buffers than we (a draft model's come last); a kvferry one has the same. */
+static kvf_status check_counts(const kvf_pool *pool, const kvf_request *request, bool all_aux,
+                               const char *name, kvf_error *error)
+{
+    size_t buffers = request->buffers.length / 8;
+    size_t aux = request->aux.length / 8;
+    if (buffers < pool->buffer_count || (request->extended && buffers != pool->buffer_count))
+        return kvf_error_set(error, KVF_MISMATCH, "agent %s has %zu KV buffers, this side has %zu",
+                             name, buffers, pool->buffer_count);
+    if ((aux == 0) != (pool->aux_count == 0) || (all_aux && aux != pool->aux_count))
+        return kvf_error_set(error, KVF_MISMATCH, "agent %s has %zu aux buffers, this side has %zu",
+                             name, aux, pool->aux_count);
+    return KVF_OK;
+}
+
+static kvf_binding *new_binding(const kvf_pool *pool, const kvf_request *request, bool all_aux)
+{
+    kvf_binding *binding =
+        calloc(1, sizeof *binding + request->buffers.length + request->aux.length);
+    if (binding == NULL)
+        return NULL;
+    binding->references = 1;
+    binding->span_count = pool->buffer_count;
+    binding->aux_span_count = all_aux || pool->aux_count == 0 ? pool->aux_count : 1;
+    binding->spans = calloc(binding->span_count + 1, sizeof *binding->spans);
+    binding->aux_spans = calloc(binding->aux_span_count + 1, sizeof *binding->aux_spans);
+    if (binding->spans == NULL || binding->aux_spans == NULL) {
+        kvf_binding_release(binding);
+        return NULL;
+    }
+    binding->page_limit = UINT32_MAX;
+    binding->aux_limit = UINT32_MAX;
+    binding->device = request->device;
+    binding->all_aux = all_aux;
+    binding->buffers_length = request->buffers.length;
+    binding->aux_length = request->aux.length;
+    memcpy(binding->pointers, request->buffers.data, request->buffers.length);
+    if (request->aux.length > 0)
+        memcpy(binding->pointers + request->buffers.length, request->aux.data, request->aux.length);
+    return binding;
+}
+
+static kvf_status fill_binding(const kvf_agent *agent, kvf_binding *binding,
+                               const kvf_request *request, kvf_error *error)
+{
+    const kvf_pool *pool = &agent->manager->pool;
+    const kvf_profile *profile = agent->manager->profile;
+    kvf_status status = KVF_OK;
+    for (size_t i = 0; status == KVF_OK && i < binding->span_count; i++)
+        status = pair(agent, &pool->buffers[i], (uint32_t)i,
+                      kvf_read_u64(request->buffers.data + 8 * i), profile->buffer_kind,
+                      request->device, &binding->spans[i], &binding->page_limit, error);
+    for (size_t i = 0; status == KVF_OK && i < binding->aux_span_count; i++)
+        status = pair(agent, &pool->aux[i], (uint32_t)(pool->buffer_count + i),
+                      kvf_read_u64(request->aux.data + 8 * i), profile->aux_kind, 0,
+                      &binding->aux_spans[i], &binding->aux_limit, error);
+    return status;
+}
+
+kvf_status kvf_agent_bind(kvf_agent *agent, const kvf_request *request, kvf_binding **binding,
+                          kvf_error *error)
+{
+    bool all_aux = (request->extensions & KVF_EXTENSION_ALL_AUX) != 0;
+    if (!agent->loaded) {
+        kvf_status status = load(agent, error);
+        if (status != KVF_OK)
+            return status;
+    }
+    if (!binding_fits(agent->binding, request, all_aux)) {
+        kvf_status status =
+            check_counts(&agent->manager->pool, request, all_aux, agent->name, error);
+        if (status != KVF_OK)
+            return status;
+        kvf_binding *made = new_binding(&agent->manager->pool, request, all_aux);
+        if (made == NULL)
+            return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer's buffers");
+        status = fill_binding(agent, made, request, error);
+        if (status != KVF_OK) {
+            kvf_binding_release(made);
+            return status;
+        }
+        kvf_binding_release(agent->binding);
+        agent->binding = made;
+    }
+    agent->binding->references++;
+    *binding = agent->binding;
+    return KVF_OK;
+}

@@ -1,0 +1,90 @@
+/* Decode processes as prefill sees them, the requests they made, and the chunks on their way to them. All of
+ * it is the loop's. */
+#ifndef KVF_MANAGER_AGENT_H
+#define KVF_MANAGER_AGENT_H
+
+#include "manager/manager.h"
+
+/* One region of the agent's memory that we may write to. */
+typedef struct kvf_remote_region {
+    uint64_t base;
+    uint64_t length;
+    uint64_t device;
+    uint32_t kind;
+    uint32_t index; /* the engine's */
+} kvf_remote_region;
+
+/* Our buffers paired with an agent's: resolved once, shared by all its requests. */
+struct kvf_binding {
+    unsigned references;
+    kvf_span *spans;
+    size_t span_count;
+    kvf_span *aux_spans;
+    size_t aux_span_count;
+    uint32_t page_limit; /* pages that exist on the agent's side, in every buffer */
+    uint32_t aux_limit;
+    /* What it was made from. */
+    uint32_t device;
+    bool all_aux;
+    size_t buffers_length;
+    size_t aux_length;
+    uint8_t pointers[]; /* buffers, then aux */
+};
+
+struct kvf_agent {
+    kvf_manager *manager;
+    char name[KVF_AGENT_NAME_MAX + 1];
+    uint64_t connection; /* its control connection */
+    uint8_t *metadata;
+    size_t metadata_length;
+    bool loaded; /* the transport knows it; never for an agent that only sends dummies */
+    bool dead;
+    kvf_engine_peer *peer;
+    kvf_remote_region *regions; /* sorted by kind, device, base */
+    size_t region_count;
+    kvf_binding *binding; /* of the latest request */
+    kvf_incoming *incoming;
+    unsigned deliveries;
+    kvf_agent *prev; /* among the dead */
+    kvf_agent *next;
+    UT_hash_handle by_name;
+};
+
+/* One agent's request for one room. */
+struct kvf_incoming {
+    kvf_request request; /* its slices point into `data` and the agent's metadata */
+    kvf_agent *agent;
+    kvf_sender *sender; /* NULL while held */
+    kvf_held *held;     /* NULL once taken */
+    kvf_binding *binding;
+    uint32_t *pages; /* destination pages, checked; NULL until bound and for dummies */
+    kvf_incoming *agent_prev;
+    kvf_incoming *agent_next;
+    kvf_incoming *prev; /* in its room, open or held */
+    kvf_incoming *next;
+    size_t size; /* of this allocation */
+    uint8_t data[];
+};
+
+/* Requests for a room that no sender has opened yet. */
+struct kvf_held {
+    uint64_t room;
+    uint64_t expires;
+    kvf_incoming *incoming;
+    kvf_error *refusal; /* a message for this room was refused */
+    kvf_held *prev;     /* oldest first */
+    kvf_held *next;
+    UT_hash_handle by_room;
+};
+
+/* One chunk on its way to one destination. */
+struct kvf_delivery {
+    kvf_transfer transfer;
+    kvf_sender *sender;
+    kvf_incoming *incoming;
+    uint32_t page_count;
+    kvf_delivery *prev;
+    kvf_delivery *next;
+};
+
+#endif

@@ -1,0 +1,362 @@
+/* Requests of decode ranks: checked, matched with their rooms, or held for rooms not opened yet. */
+#include "manager/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void drop(kvf_manager *manager, const kvf_error *error)
+{
+    kvf_count(manager, KVF_COUNT_MESSAGES_DROPPED, 1);
+    uint64_t count = kvf_counter_value(manager, KVF_COUNT_MESSAGES_DROPPED);
+    if (error != NULL && kvf_worth_logging(count))
+        kvf_log_warning(&manager->settings.log,
+                        "a control message was dropped, the %llu. so far: %s",
+                        (unsigned long long)count, error->text);
+}
+
+/* ---- Incoming ----------------------------------------------------------------------------------- */
+
+static kvf_slice keep(uint8_t **position, kvf_slice slice)
+{
+    kvf_slice kept = {*position, slice.length};
+    if (slice.length > 0)
+        memcpy(*position, slice.data, slice.length);
+    *position += slice.length;
+    return kept;
+}
+
+static kvf_incoming *new_incoming(kvf_agent *agent, const kvf_request *request)
+{
+    size_t size = sizeof(kvf_incoming) + request->host.length + request->buffers.length +
+                  request->pages.length + request->aux.length;
+    kvf_incoming *incoming = calloc(1, size);
+    if (incoming == NULL)
+        return NULL;
+    uint8_t *position = incoming->data;
+    incoming->size = size;
+    incoming->agent = agent;
+    incoming->request = *request;
+    incoming->request.agent_name = kvf_slice_of(agent->name);
+    incoming->request.agent_metadata = (kvf_slice){agent->metadata, agent->metadata_length};
+    incoming->request.host = keep(&position, request->host);
+    incoming->request.buffers = keep(&position, request->buffers);
+    incoming->request.pages = keep(&position, request->pages);
+    incoming->request.aux = keep(&position, request->aux);
+    DL_APPEND2(agent->incoming, incoming, agent_prev, agent_next);
+    return incoming;
+}
+
+static void drop_held_if_empty(kvf_manager *manager, kvf_held *held)
+{
+    if (held->incoming != NULL || held->refusal != NULL)
+        return;
+    HASH_DELETE(by_room, manager->held, held);
+    DL_DELETE(manager->held_queue, held);
+    kvf_timers_set(&manager->timers, &manager->held_timer,
+                   manager->held_queue == NULL ? KVF_NO_DEADLINE : manager->held_queue->expires);
+    free(held);
+}
+
+static void leave_held(kvf_manager *manager, kvf_incoming *incoming)
+{
+    DL_DELETE(incoming->held->incoming, incoming);
+    manager->held_bytes -= incoming->size;
+    kvf_uncount(manager, KVF_COUNT_REQUESTS_HELD, 1);
+    incoming->held = NULL;
+}
+
+void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
+{
+    kvf_held *held = incoming->held;
+    if (held != NULL) {
+        leave_held(manager, incoming);
+        drop_held_if_empty(manager, held);
+    }
+    if (incoming->sender != NULL)
+        DL_DELETE(incoming->sender->incoming, incoming);
+    DL_DELETE2(incoming->agent->incoming, incoming, agent_prev, agent_next);
+    kvf_binding_release(incoming->binding);
+    free(incoming->pages);
+    free(incoming);
+}
+
+static kvf_incoming *of_agent(kvf_incoming *list, const kvf_agent *agent)
+{
+    kvf_incoming *incoming;
+    DL_FOREACH(list, incoming)
+    {
+        if (incoming->agent == agent)
+            return incoming;
+    }
+    return NULL;
+}
+
+/* ---- Giving a request to its room ---------------------------------------------------------------- */
+
+static kvf_status decode_pages(kvf_incoming *incoming, kvf_error *error)
+{
+    const kvf_request *request = &incoming->request;
+    size_t count = kvf_request_page_count(request);
+    incoming->pages = malloc((count + 1) * sizeof *incoming->pages);
+    if (incoming->pages == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a room's pages");
+    uint32_t limit = incoming->binding->page_limit;
+    for (size_t i = 0; i < count; i++) {
+        if (!kvf_request_page(request, i, &incoming->pages[i]) || incoming->pages[i] >= limit)
+            return kvf_error_set(
+                error, KVF_OUT_OF_RANGE,
+                "agent %s: destination page %llu (the %zu. of %zu) is outside its pool of %u pages",
+                incoming->agent->name,
+                (unsigned long long)(request->page_width == 8
+                                         ? kvf_read_u64(request->pages.data + 8 * i)
+                                         : kvf_read_u32(request->pages.data + 4 * i)),
+                i + 1, count, limit);
+    }
+    return KVF_OK;
+}
+
+/* Everything that could be wrong with where we shall write, before the first byte. Nothing is loaded for a
+ * dummy. */
+static kvf_status bind(kvf_incoming *incoming, kvf_error *error)
+{
+    if (kvf_request_is_dummy(&incoming->request))
+        return KVF_OK;
+    kvf_agent *agent = incoming->agent;
+    if (kvf_request_page_count(&incoming->request) > agent->manager->settings.max_pages)
+        return kvf_error_set(error, KVF_LIMIT, "agent %s asks for %zu pages; max_pages allows %llu",
+                             agent->name, kvf_request_page_count(&incoming->request),
+                             (unsigned long long)agent->manager->settings.max_pages);
+    kvf_status status = kvf_agent_bind(agent, &incoming->request, &incoming->binding, error);
+    if (status == KVF_OK)
+        status = decode_pages(incoming, error);
+    if (status == KVF_OK && incoming->binding->aux_span_count > 0 &&
+        incoming->request.aux_slot >= incoming->binding->aux_limit)
+        status = kvf_error_set(
+            error, KVF_OUT_OF_RANGE, "agent %s: aux slot %u is outside its aux buffers of %u slots",
+            agent->name, incoming->request.aux_slot, incoming->binding->aux_limit);
+    return status;
+}
+
+/* An earlier request of the same agent steps aside while the machine decides between the two. */
+static void give(kvf_sender *sender, kvf_incoming *incoming)
+{
+    kvf_manager *manager = sender->room.manager;
+    kvf_error error;
+    if (bind(incoming, &error) != KVF_OK) {
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
+        kvf_incoming_free(manager, incoming);
+        return;
+    }
+    kvf_incoming *earlier = of_agent(sender->incoming, incoming->agent);
+    if (earlier != NULL)
+        DL_DELETE(sender->incoming, earlier);
+    DL_APPEND(sender->incoming, incoming);
+    incoming->sender = sender;
+    bool taken = kvf_sender_feed(
+        sender, &(kvf_sender_event){.kind = KVF_SENDER_REQUESTED, .request = &incoming->request});
+    kvf_incoming *loser = taken ? earlier : incoming;
+    if (earlier != NULL)
+        DL_APPEND(sender->incoming, earlier);
+    if (loser != NULL)
+        kvf_incoming_free(manager, loser);
+    if (!taken)
+        drop(manager, NULL);
+}
+
+/* ---- Holding ------------------------------------------------------------------------------------ */
+
+static kvf_held *held_for(kvf_manager *manager, uint64_t room, kvf_error *error)
+{
+    kvf_held *held = NULL;
+    HASH_FIND(by_room, manager->held, &room, sizeof room, held);
+    if (held != NULL)
+        return held;
+    held = HASH_CNT(by_room, manager->held) < manager->settings.max_held_requests
+               ? calloc(1, sizeof *held)
+               : NULL;
+    if (held == NULL) {
+        kvf_error_set(error, KVF_LIMIT,
+                      "room %llu has no sender yet, and max_held_requests or memory is used up",
+                      (unsigned long long)room);
+        return NULL;
+    }
+    held->room = room;
+    held->expires = kvf_clock_after(manager->now, manager->settings.hold_timeout);
+    unsigned before = HASH_CNT(by_room, manager->held);
+    HASH_ADD(by_room, manager->held, room, sizeof held->room, held);
+    if (HASH_CNT(by_room, manager->held) == before) {
+        free(held);
+        kvf_error_set(error, KVF_NO_MEMORY, "no memory to hold a request");
+        return NULL;
+    }
+    DL_APPEND(manager->held_queue, held);
+    kvf_timers_set(&manager->timers, &manager->held_timer, manager->held_queue->expires);
+    return held;
+}
+
+static void hold(kvf_manager *manager, kvf_incoming *incoming)
+{
+    kvf_error error;
+    kvf_held *held = NULL;
+    if (manager->held_bytes + incoming->size <= manager->settings.max_held_bytes)
+        held = held_for(manager, incoming->request.room, &error);
+    else
+        kvf_error_set(&error, KVF_LIMIT, "held requests take %zu bytes; max_held_bytes allows %llu",
+                      manager->held_bytes, (unsigned long long)manager->settings.max_held_bytes);
+    if (held == NULL) {
+        drop(manager, &error);
+        kvf_incoming_free(manager, incoming);
+        return;
+    }
+    kvf_incoming *earlier = of_agent(held->incoming, incoming->agent);
+    DL_APPEND(held->incoming, incoming);
+    incoming->held = held;
+    manager->held_bytes += incoming->size;
+    kvf_count(manager, KVF_COUNT_REQUESTS_HELD, 1);
+    if (earlier != NULL)
+        kvf_incoming_free(manager, earlier);
+}
+
+static void hold_refusal(kvf_manager *manager, uint64_t room, const kvf_error *refusal)
+{
+    kvf_error error;
+    kvf_held *held = held_for(manager, room, &error);
+    if (held == NULL || held->refusal != NULL)
+        return;
+    held->refusal = malloc(sizeof *held->refusal);
+    if (held->refusal != NULL)
+        *held->refusal = *refusal;
+    drop_held_if_empty(manager, held);
+}
+
+void kvf_incoming_take_held(kvf_sender *sender)
+{
+    kvf_manager *manager = sender->room.manager;
+    kvf_held *held = NULL;
+    HASH_FIND(by_room, manager->held, &sender->room.id, sizeof sender->room.id, held);
+    if (held == NULL)
+        return;
+    if (held->refusal != NULL)
+        kvf_sender_feed(sender,
+                        &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = held->refusal});
+    free(held->refusal);
+    held->refusal = NULL;
+    kvf_incoming *list = NULL;
+    while (held->incoming != NULL) {
+        kvf_incoming *incoming = held->incoming;
+        leave_held(manager, incoming);
+        DL_APPEND(list, incoming);
+    }
+    drop_held_if_empty(manager, held);
+    while (list != NULL) {
+        kvf_incoming *incoming = list;
+        DL_DELETE(list, incoming);
+        give(sender, incoming);
+    }
+}
+
+static void free_held(kvf_manager *manager, kvf_held *held)
+{
+    free(held->refusal);
+    held->refusal = NULL;
+    if (held->incoming == NULL) {
+        drop_held_if_empty(manager, held);
+        return;
+    }
+    /* Freeing the last of them frees the entry. */
+    bool more = true;
+    while (more) {
+        more = held->incoming->next != NULL;
+        kvf_incoming_free(manager, held->incoming);
+    }
+}
+
+void kvf_held_timer(kvf_timer *timer, uint64_t now)
+{
+    kvf_manager *manager = (kvf_manager *)((char *)timer - offsetof(kvf_manager, held_timer));
+    while (manager->held_queue != NULL && manager->held_queue->expires <= now) {
+        kvf_log_info(&manager->settings.log,
+                     "room %llu: nobody opened a sender within hold_timeout",
+                     (unsigned long long)manager->held_queue->room);
+        kvf_count(manager, KVF_COUNT_REQUESTS_EXPIRED, 1);
+        free_held(manager, manager->held_queue);
+    }
+}
+
+void kvf_incoming_free_all_held(kvf_manager *manager)
+{
+    while (manager->held_queue != NULL)
+        free_held(manager, manager->held_queue);
+}
+
+/* ---- Messages ----------------------------------------------------------------------------------- */
+
+/* The sender of an open room that the loop has taken up, or NULL. */
+static kvf_sender *open_sender(kvf_manager *manager, uint64_t id)
+{
+    kvf_room *room = kvf_room_find(manager, id);
+    return room != NULL && room->opened ? (kvf_sender *)room : NULL;
+}
+
+static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
+{
+    drop(manager, error);
+    kvf_sender *sender = open_sender(manager, room);
+    if (sender == NULL) {
+        hold_refusal(manager, room, error);
+        return;
+    }
+    kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = error});
+    kvf_sender_release(sender);
+}
+
+static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *agent)
+{
+    kvf_sender *sender = open_sender(manager, request->room);
+    kvf_error error;
+    if (sender != NULL && kvf_outcome_is_final(&sender->machine.outcome)) {
+        kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
+                      (unsigned long long)request->room);
+        drop(manager, &error);
+        return;
+    }
+    kvf_incoming *incoming = new_incoming(agent, request);
+    if (incoming == NULL) {
+        kvf_error_set(&error, KVF_NO_MEMORY, "no memory for a request");
+        drop(manager, &error);
+        return;
+    }
+    if (sender == NULL) {
+        hold(manager, incoming);
+        return;
+    }
+    give(sender, incoming);
+    kvf_sender_release(sender);
+}
+
+void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
+{
+    kvf_manager *manager = user;
+    kvf_request request;
+    kvf_refusal refusal = {.room_known = false};
+    kvf_error error;
+    kvf_agent *agent;
+    kvf_count(manager, KVF_COUNT_MESSAGES, 1);
+    if (count == 0) {
+        kvf_error_set(&error, KVF_LIMIT, "more frames than max_message_frames");
+        drop(manager, &error);
+        return;
+    }
+    if (kvf_request_decode(manager->profile, frames, count, &request, &refusal, &error) != KVF_OK) {
+        if (refusal.room_known)
+            refuse(manager, refusal.room, &error);
+        else
+            drop(manager, &error);
+        return;
+    }
+    if (kvf_agent_find(manager, &request, connection, &agent, &error) != KVF_OK) {
+        refuse(manager, request.room, &error);
+        return;
+    }
+    take(manager, &request, agent);
+}

@@ -1,0 +1,163 @@
+/* The event loop: one thread, asleep in epoll unless something has happened, working in slices so that
+ * nothing waits behind a big room. */
+#include "manager/manager.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+/* What one slice gives to each part before the others have their turn. */
+#define SLICE_CALLS 256
+#define SLICE_TIMERS 256
+#define SLICE_TRANSFERS (200 * KVF_MICROSECOND)
+#define SLICE_EVENTS 64
+
+kvf_status kvf_loop_watch(kvf_manager *manager, int descriptor, void *tag, kvf_error *error)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = tag};
+    if (epoll_ctl(manager->epoll_fd, EPOLL_CTL_ADD, descriptor, &event) != 0)
+        return kvf_error_set(error, KVF_SYSTEM, "epoll_ctl: %s", strerror(errno));
+    return KVF_OK;
+}
+
+void kvf_loop_forget(kvf_manager *manager, int descriptor)
+{
+    (void)epoll_ctl(manager->epoll_fd, EPOLL_CTL_DEL, descriptor, NULL);
+}
+
+static void run_call(kvf_manager *manager, kvf_call *call)
+{
+    if (manager->role == KVF_PREFILL)
+        kvf_sender_call((kvf_sender *)call->room, call);
+    else
+        kvf_receiver_call((kvf_receiver *)call->room, call);
+}
+
+static bool run_calls(kvf_manager *manager)
+{
+    if (manager->taken_calls == NULL)
+        manager->taken_calls = kvf_calls_take(manager);
+    for (int i = 0; i < SLICE_CALLS && manager->taken_calls != NULL; i++) {
+        kvf_call *call = manager->taken_calls;
+        manager->taken_calls = call->next;
+        run_call(manager, call);
+    }
+    return manager->taken_calls != NULL;
+}
+
+static bool run_control(kvf_manager *manager)
+{
+    if (manager->role == KVF_DECODE)
+        return kvf_ranks_process(manager);
+    if (manager->pull_busy)
+        manager->pull_busy = kvf_control_pull_process(manager->pull);
+    return manager->pull_busy;
+}
+
+static void run_client(kvf_manager *manager)
+{
+    if (!manager->client_busy && kvf_bootstrap_client_deadline(manager->client) > manager->now)
+        return;
+    manager->client_busy = false;
+    kvf_bootstrap_client_process(manager->client);
+}
+
+/* True when there is more to do at once. */
+static bool slice(kvf_manager *manager)
+{
+    bool more = run_calls(manager);
+    more |= run_control(manager);
+    run_client(manager);
+    more |= manager->engine->operations->progress(manager->engine, SLICE_TRANSFERS);
+    manager->now = kvf_clock_now();
+    more |= kvf_timers_run(&manager->timers, manager->now, SLICE_TIMERS);
+    if (manager->dead_agents != NULL)
+        kvf_agents_reap(manager);
+    return more || manager->busy_ranks != NULL;
+}
+
+static void mark(kvf_manager *manager, void *tag)
+{
+    if (tag == manager->client)
+        manager->client_busy = true;
+    else if (tag == manager->pull)
+        manager->pull_busy = true;
+    else if (tag != manager && tag != manager->engine)
+        kvf_rank_attend(tag);
+}
+
+static uint64_t next_deadline(const kvf_manager *manager)
+{
+    uint64_t timers = kvf_timers_next(&manager->timers);
+    uint64_t client = kvf_bootstrap_client_deadline(manager->client);
+    return timers < client ? timers : client;
+}
+
+/* Sleeps until something happens, or only looks when there is more to do. */
+static bool wait_for_events(kvf_manager *manager, bool look_only)
+{
+    struct epoll_event events[SLICE_EVENTS];
+    int timeout = 0;
+    if (!look_only && manager->engine->operations->arm(manager->engine))
+        timeout = kvf_clock_wait(kvf_clock_now(), next_deadline(manager));
+    int count = epoll_wait(manager->epoll_fd, events, SLICE_EVENTS, timeout);
+    manager->now = kvf_clock_now();
+    for (int i = 0; i < count; i++)
+        mark(manager, events[i].data.ptr);
+    return count > 0;
+}
+
+static bool is_stopping(kvf_manager *manager)
+{
+    pthread_mutex_lock(&manager->lock);
+    bool stopping = manager->stopping;
+    pthread_mutex_unlock(&manager->lock);
+    return stopping;
+}
+
+static void run(kvf_manager *manager)
+{
+    uint64_t last_activity = manager->now;
+    while (!is_stopping(manager)) {
+        bool more = slice(manager);
+        bool spin = manager->now - last_activity < manager->settings.spin;
+        if (wait_for_events(manager, more || spin) || more)
+            last_activity = manager->now;
+    }
+}
+
+/* Ends every room, then lets the writes that are under way end, for a while. */
+static void wind_up(kvf_manager *manager)
+{
+    while (run_calls(manager))
+        ;
+    kvf_room *room;
+    kvf_room *next;
+    HASH_ITER(by_id, manager->rooms, room, next)
+    {
+        if (manager->role == KVF_PREFILL)
+            kvf_sender_feed((kvf_sender *)room, &(kvf_sender_event){.kind = KVF_SENDER_SHUTDOWN});
+        else
+            kvf_receiver_feed((kvf_receiver *)room,
+                              &(kvf_receiver_event){.kind = KVF_RECEIVER_SHUTDOWN});
+    }
+    uint64_t deadline = kvf_clock_after(manager->now, manager->settings.close_timeout);
+    while (kvf_counter_value(manager, KVF_COUNT_TRANSFERS) > 0 && manager->now < deadline) {
+        bool more = manager->engine->operations->progress(manager->engine, SLICE_TRANSFERS);
+        struct epoll_event events[SLICE_EVENTS];
+        if (!more && manager->engine->operations->arm(manager->engine))
+            (void)epoll_wait(manager->epoll_fd, events, SLICE_EVENTS, 10);
+        manager->now = kvf_clock_now();
+    }
+}
+
+void *kvf_loop_run(void *user)
+{
+    kvf_manager *manager = user;
+    manager->now = kvf_clock_now();
+    if (manager->role == KVF_PREFILL && manager->settings.bootstrap_address[0] != '\0')
+        kvf_registration_start(manager);
+    run(manager);
+    wind_up(manager);
+    return NULL;
+}

@@ -1,0 +1,327 @@
+/* The decode side of a room: the public calls, and what the loop does for them. */
+#include "manager/manager.h"
+#include "plan/ranks.h"
+
+#include <stdlib.h>
+
+/* ---- API threads -------------------------------------------------------------------------------- */
+
+static kvf_status check_open(const kvf_manager *manager, const char *address, uint64_t room,
+                             const kvf_room_options *options, kvf_receiver *const *receiver)
+{
+    char host[KVF_HOST_MAX];
+    uint16_t port;
+    if (manager == NULL || receiver == NULL || address == NULL)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT, "kvf_receiver_open: an argument is NULL");
+    if (manager->role != KVF_DECODE)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT, "receivers belong to decode managers");
+    if (room > KVF_ROOM_MAX)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT, "room %llu: rooms are below 2^63",
+                                  (unsigned long long)room);
+    if (!kvf_parse_address(address, false, false, host, &port))
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
+                                  "\"%.64s\" is no bootstrap address; it is host:port", address);
+    if (options != NULL && options->size < sizeof *options)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
+                                  "set options->size to sizeof(kvf_room_options)");
+    return KVF_OK;
+}
+
+kvf_status kvf_receiver_open(kvf_manager *manager, const char *address, uint64_t room,
+                             const kvf_room_options *options, kvf_receiver **receiver)
+{
+    if (receiver != NULL)
+        *receiver = NULL;
+    kvf_status status = check_open(manager, address, room, options, receiver);
+    if (status != KVF_OK)
+        return status;
+    size_t length = strlen(address);
+    kvf_receiver *opened = calloc(1, sizeof *opened + length + 1);
+    if (opened == NULL)
+        return kvf_last_error_set(KVF_NO_MEMORY, "no memory for a room");
+    memcpy(opened->address, address, length + 1);
+    opened->dp_rank = options == NULL ? -1 : options->dp_rank;
+    kvf_receiver_machine_init(&opened->machine, &manager->timeouts);
+    opened->room.timer.fire = kvf_receiver_timer;
+    status = kvf_room_insert(&opened->room, manager, room, options);
+    if (status != KVF_OK)
+        free(opened);
+    else
+        *receiver = opened;
+    return status;
+}
+
+static kvf_status check_expect(const kvf_receiver *receiver, const uint32_t *pages,
+                               size_t page_count, uint32_t aux_slot, kvf_error *error)
+{
+    const kvf_manager *manager = receiver->room.manager;
+    if (page_count > manager->settings.max_pages)
+        return kvf_error_set(error, KVF_LIMIT, "%zu pages; setting max_pages allows %llu",
+                             page_count, (unsigned long long)manager->settings.max_pages);
+    if (manager->pool.aux_count > 0 && aux_slot >= manager->pool.aux_slot_limit)
+        return kvf_error_set(error, KVF_OUT_OF_RANGE, "aux slot %u; the aux buffers have %u slots",
+                             aux_slot, manager->pool.aux_slot_limit);
+    kvf_status status =
+        kvf_pages_check(pages, page_count, manager->pool.page_limit, "destination page", error);
+    return status == KVF_OK ? kvf_pages_check_unique(pages, page_count, error) : status;
+}
+
+kvf_status kvf_receiver_expect(kvf_receiver *receiver, const uint32_t *pages, size_t page_count,
+                               uint32_t aux_slot)
+{
+    if (receiver == NULL || (pages == NULL && page_count > 0))
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT, "kvf_receiver_expect: an argument is NULL");
+    if (kvf_receiver_poll(receiver) == KVF_FAILED)
+        return kvf_last_error_set(kvf_receiver_status(receiver), "room %llu has failed: %s",
+                                  (unsigned long long)receiver->room.id,
+                                  kvf_receiver_failure_text(receiver));
+    kvf_error error;
+    if (check_expect(receiver, pages, page_count, aux_slot, &error) != KVF_OK)
+        return kvf_last_error_keep(&error);
+    kvf_call *call = kvf_call_new(&receiver->room, KVF_CALL_EXPECT, pages, page_count);
+    if (call == NULL)
+        return kvf_last_error_set(KVF_NO_MEMORY, "no memory for a room's pages");
+    call->aux_slot = aux_slot;
+    kvf_manager *manager = receiver->room.manager;
+    pthread_mutex_lock(&manager->lock);
+    bool repeated = receiver->room.expected;
+    receiver->room.expected = true;
+    if (!repeated)
+        kvf_call_queue(call);
+    pthread_mutex_unlock(&manager->lock);
+    if (!repeated)
+        return KVF_OK;
+    free(call);
+    return kvf_last_error_set(KVF_WRONG_STATE, "room %llu: expect() was called already",
+                              (unsigned long long)receiver->room.id);
+}
+
+void kvf_receiver_abort(kvf_receiver *receiver)
+{
+    kvf_room_abort((kvf_room *)receiver);
+}
+
+kvf_poll kvf_receiver_poll(const kvf_receiver *receiver)
+{
+    return (kvf_poll)atomic_load_explicit(&receiver->room.state, memory_order_acquire);
+}
+
+kvf_status kvf_receiver_status(const kvf_receiver *receiver)
+{
+    return (kvf_status)atomic_load_explicit(&receiver->room.status, memory_order_acquire);
+}
+
+kvf_safety kvf_receiver_safety(const kvf_receiver *receiver)
+{
+    return (kvf_safety)atomic_load_explicit(&receiver->room.safety, memory_order_acquire);
+}
+
+const char *kvf_receiver_failure_text(const kvf_receiver *receiver)
+{
+    return kvf_receiver_poll(receiver) == KVF_FAILED ? receiver->machine.outcome.error.text : "";
+}
+
+void kvf_receiver_close(kvf_receiver *receiver)
+{
+    kvf_room_close((kvf_room *)receiver);
+}
+
+/* ---- Loop --------------------------------------------------------------------------------------- */
+
+/* What Success means that has arrived: at a stock peer only the first aux buffer. */
+static uint64_t promised_bytes(const kvf_receiver *receiver)
+{
+    const kvf_pool *pool = &receiver->room.manager->pool;
+    uint64_t bytes = pool->bytes_per_page * receiver->machine.page_count;
+    if (receiver->all_aux)
+        return bytes + pool->bytes_per_slot;
+    return bytes + (pool->aux_count > 0 ? pool->aux[0].item_length : 0);
+}
+
+static void send_requests(kvf_receiver *receiver)
+{
+    receiver->all_aux = kvf_rank_is_extended(receiver->targets[0].rank);
+    if (receiver->expect->page_count == 0 && !receiver->all_aux) {
+        kvf_error error;
+        kvf_error_set(&error, KVF_UNSUPPORTED,
+                      "a room of no pages needs a kvferry prefill: SGLang's message takes an empty "
+                      "page list for a dummy");
+        kvf_receiver_fail(receiver, &error);
+        return;
+    }
+    for (uint32_t i = 0; i < receiver->target_count; i++) {
+        if (kvf_outcome_is_final(&receiver->machine.outcome))
+            return;
+        kvf_rank_request(&receiver->targets[i]);
+    }
+}
+
+static void leave_everything(kvf_receiver *receiver)
+{
+    kvf_server_leave(receiver);
+    for (uint32_t i = 0; i < receiver->target_count; i++)
+        kvf_rank_leave(&receiver->targets[i]);
+}
+
+static void carry_out(kvf_receiver *receiver, const kvf_action *action)
+{
+    kvf_room *room = &receiver->room;
+    switch (action->kind) {
+    case KVF_ACTION_TIMER:
+        kvf_timers_set(&room->manager->timers, &room->timer, action->deadline);
+        break;
+    case KVF_ACTION_REQUEST:
+        send_requests(receiver);
+        break;
+    case KVF_ACTION_PUBLISH:
+        kvf_room_publish(room, &receiver->machine.outcome,
+                         receiver->machine.outcome.state == KVF_SUCCESS ? promised_bytes(receiver)
+                                                                        : 0);
+        break;
+    default:
+        break;
+    }
+}
+
+void kvf_receiver_feed(kvf_receiver *receiver, const kvf_receiver_event *event)
+{
+    kvf_manager *manager = receiver->room.manager;
+    kvf_actions actions = {.count = 0};
+    bool meant = kvf_receiver_machine_step(&receiver->machine, event, manager->now, &actions);
+    if (event->kind == KVF_RECEIVER_NOTICE && !meant)
+        kvf_count(manager, KVF_COUNT_NOTIFICATIONS_DROPPED, 1);
+    /* Sending may fail at once: then a nested step has said all there is to say. */
+    uint32_t step = ++receiver->steps;
+    for (size_t i = 0; i < actions.count && receiver->steps == step; i++)
+        carry_out(receiver, &actions.items[i]);
+    if (kvf_outcome_is_final(&receiver->machine.outcome))
+        leave_everything(receiver);
+}
+
+void kvf_receiver_fail(kvf_receiver *receiver, const kvf_error *error)
+{
+    kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_FAILED, .error = error});
+}
+
+void kvf_receiver_timer(kvf_timer *timer, uint64_t now)
+{
+    (void)now;
+    kvf_receiver *receiver = (kvf_receiver *)((char *)timer - offsetof(kvf_receiver, room.timer));
+    kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_TIMER,
+                                                      .error = kvf_rank_problem(receiver)});
+}
+
+static kvf_status join_ranks(kvf_receiver *receiver, const kvf_rank_targets *targets,
+                             kvf_error *error)
+{
+    receiver->targets = calloc(targets->count, sizeof *receiver->targets);
+    if (receiver->targets == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a room's targets");
+    receiver->target_count = targets->count;
+    receiver->required = targets->required;
+    for (uint32_t i = 0; i < targets->count; i++)
+        receiver->targets[i].receiver = receiver;
+    for (uint32_t i = 0; i < targets->count; i++) {
+        kvf_status status =
+            kvf_rank_join(&receiver->targets[i], targets->dp_group, targets->first + i, error);
+        if (status != KVF_OK)
+            return status;
+        if (kvf_outcome_is_final(&receiver->machine.outcome))
+            return KVF_OK;
+    }
+    return KVF_OK;
+}
+
+void kvf_receiver_sizes_known(kvf_receiver *receiver, const kvf_route_topology *topology)
+{
+    const kvf_pool *pool = &receiver->room.manager->pool;
+    kvf_rank_sizes prefill = {topology->tp_size, topology->dp_size};
+    kvf_rank_sizes decode = {pool->tp_size, pool->dp_size};
+    kvf_rank_targets targets;
+    kvf_error error;
+    kvf_status status = kvf_ranks_map(&prefill, &decode, pool->engine_rank, pool->mla,
+                                      receiver->room.id, receiver->dp_rank, &targets, &error);
+    if (status == KVF_OK)
+        status = join_ranks(receiver, &targets, &error);
+    if (status != KVF_OK)
+        kvf_receiver_fail(receiver, &error);
+}
+
+static void open_room(kvf_receiver *receiver)
+{
+    receiver->room.opened = kvf_timers_join(&receiver->room.manager->timers);
+    if (!receiver->room.opened) {
+        kvf_error error;
+        kvf_error_set(&error, KVF_NO_MEMORY, "no memory for a room's deadline");
+        kvf_receiver_fail(receiver, &error);
+        return;
+    }
+    kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_OPENED});
+    kvf_server_wait(receiver);
+}
+
+void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call)
+{
+    switch (call->kind) {
+    case KVF_CALL_OPEN:
+        open_room(receiver);
+        break;
+    case KVF_CALL_EXPECT:
+        receiver->expect = call;
+        kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_EXPECTED,
+                                                          .page_count = call->page_count});
+        break;
+    case KVF_CALL_ABORT:
+        kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_ABORTED});
+        break;
+    case KVF_CALL_CLOSE:
+        kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_ABORTED});
+        kvf_receiver_free(receiver);
+        break;
+    case KVF_CALL_SEND:
+        free(call);
+        break;
+    }
+}
+
+static void drop_notification(kvf_manager *manager, const char *why)
+{
+    kvf_count(manager, KVF_COUNT_NOTIFICATIONS_DROPPED, 1);
+    uint64_t count = kvf_counter_value(manager, KVF_COUNT_NOTIFICATIONS_DROPPED);
+    if (kvf_worth_logging(count))
+        kvf_log_info(&manager->settings.log, "a notification was dropped, the %llu. so far: %s",
+                     (unsigned long long)count, why);
+}
+
+void kvf_receiver_notified(void *user, kvf_slice payload)
+{
+    kvf_manager *manager = user;
+    kvf_receiver_event event = {.kind = KVF_RECEIVER_NOTICE};
+    kvf_notice notice;
+    kvf_slice text;
+    kvf_error error;
+    kvf_count(manager, KVF_COUNT_NOTIFICATIONS, 1);
+    if (kvf_notice_payload_decode(payload, &event.agent_name, &text, &error) != KVF_OK ||
+        kvf_notice_parse(text, &notice, &error) != KVF_OK) {
+        drop_notification(manager, error.text);
+        return;
+    }
+    kvf_room *room = manager->role == KVF_DECODE ? kvf_room_find(manager, notice.room) : NULL;
+    if (room == NULL || !room->opened) {
+        drop_notification(manager, "no such room is open");
+        return;
+    }
+    event.notice = &notice;
+    kvf_receiver_feed((kvf_receiver *)room, &event);
+}
+
+void kvf_receiver_free(kvf_receiver *receiver)
+{
+    leave_everything(receiver);
+    if (receiver->room.opened)
+        kvf_timers_leave(&receiver->room.manager->timers, &receiver->room.timer);
+    kvf_receiver_machine_free(&receiver->machine);
+    free(receiver->expect);
+    free(receiver->targets);
+    free(receiver);
+}

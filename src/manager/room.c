@@ -1,0 +1,235 @@
+/* The rooms table, the queue of calls and the list of events: all that API threads and the loop share. */
+#include "manager/manager.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+void kvf_count(kvf_manager *manager, kvf_counter counter, uint64_t amount)
+{
+    (void)atomic_fetch_add_explicit(&manager->counters[counter], amount, memory_order_relaxed);
+}
+
+void kvf_uncount(kvf_manager *manager, kvf_counter counter, uint64_t amount)
+{
+    (void)atomic_fetch_sub_explicit(&manager->counters[counter], amount, memory_order_relaxed);
+}
+
+uint64_t kvf_counter_value(kvf_manager *manager, kvf_counter counter)
+{
+    return atomic_load_explicit(&manager->counters[counter], memory_order_relaxed);
+}
+
+bool kvf_worth_logging(uint64_t count)
+{
+    return (count & (count - 1)) == 0;
+}
+
+static void signal_descriptor(int descriptor)
+{
+    uint64_t one = 1;
+    /* Can't fail: the counter is far from its maximum, and a full one would be readable anyway. */
+    ssize_t written = write(descriptor, &one, sizeof one);
+    (void)written;
+}
+
+static void clear_descriptor(int descriptor)
+{
+    uint64_t value;
+    ssize_t taken = read(descriptor, &value, sizeof value);
+    (void)taken;
+}
+
+static void prepare(kvf_room *room, kvf_manager *manager, uint64_t id,
+                    const kvf_room_options *options)
+{
+    room->manager = manager;
+    room->id = id;
+    room->user = options == NULL ? NULL : options->user;
+    atomic_init(&room->state, KVF_BOOTSTRAPPING);
+    atomic_init(&room->safety, KVF_PAGES_IN_USE);
+    atomic_init(&room->status, KVF_OK);
+    atomic_init(&room->bytes, 0);
+    room->open_call = (kvf_call){.room = room, .kind = KVF_CALL_OPEN};
+    room->abort_call = (kvf_call){.room = room, .kind = KVF_CALL_ABORT};
+    room->close_call = (kvf_call){.room = room, .kind = KVF_CALL_CLOSE};
+}
+
+/* With the lock held. */
+static kvf_status insert_locked(kvf_room *room, kvf_manager *manager)
+{
+    kvf_room *other = NULL;
+    HASH_FIND(by_id, manager->rooms, &room->id, sizeof room->id, other);
+    if (other != NULL)
+        return kvf_last_error_set(KVF_BUSY, "room %llu is open already; close it first",
+                                  (unsigned long long)room->id);
+    if (HASH_CNT(by_id, manager->rooms) >= manager->settings.max_rooms)
+        return kvf_last_error_set(KVF_LIMIT,
+                                  "%llu rooms are open; setting max_rooms allows no more",
+                                  (unsigned long long)manager->settings.max_rooms);
+    unsigned before = HASH_CNT(by_id, manager->rooms);
+    HASH_ADD(by_id, manager->rooms, id, sizeof room->id, room);
+    if (HASH_CNT(by_id, manager->rooms) == before)
+        return kvf_last_error_set(KVF_NO_MEMORY, "no memory for the rooms table");
+    room->in_table = true;
+    kvf_call_queue(&room->open_call);
+    return KVF_OK;
+}
+
+kvf_status kvf_room_insert(kvf_room *room, kvf_manager *manager, uint64_t id,
+                           const kvf_room_options *options)
+{
+    prepare(room, manager, id, options);
+    pthread_mutex_lock(&manager->lock);
+    kvf_status status = insert_locked(room, manager);
+    pthread_mutex_unlock(&manager->lock);
+    if (status == KVF_OK)
+        kvf_count(manager, KVF_COUNT_ROOMS_OPENED, 1);
+    return status;
+}
+
+kvf_room *kvf_room_find(kvf_manager *manager, uint64_t id)
+{
+    kvf_room *room = NULL;
+    pthread_mutex_lock(&manager->lock);
+    HASH_FIND(by_id, manager->rooms, &id, sizeof id, room);
+    pthread_mutex_unlock(&manager->lock);
+    return room;
+}
+
+kvf_call *kvf_call_new(kvf_room *room, kvf_call_kind kind, const uint32_t *pages, size_t count)
+{
+    kvf_call *call = malloc(sizeof *call + count * sizeof *pages);
+    if (call == NULL)
+        return NULL;
+    *call = (kvf_call){.room = room, .kind = kind, .page_count = (uint32_t)count};
+    call->pages = (uint32_t *)(call + 1);
+    if (count > 0)
+        memcpy(call->pages, pages, count * sizeof *pages);
+    return call;
+}
+
+void kvf_call_queue(kvf_call *call)
+{
+    kvf_manager *manager = call->room->manager;
+    call->next = NULL;
+    if (manager->calls == NULL)
+        manager->calls = call;
+    else
+        manager->calls_tail->next = call;
+    if (manager->calls == call)
+        signal_descriptor(manager->wake_fd);
+    manager->calls_tail = call;
+}
+
+void kvf_wake(kvf_manager *manager)
+{
+    signal_descriptor(manager->wake_fd);
+}
+
+kvf_call *kvf_calls_take(kvf_manager *manager)
+{
+    pthread_mutex_lock(&manager->lock);
+    kvf_call *calls = manager->calls;
+    if (calls != NULL)
+        clear_descriptor(manager->wake_fd);
+    manager->calls = NULL;
+    manager->calls_tail = NULL;
+    pthread_mutex_unlock(&manager->lock);
+    return calls;
+}
+
+void kvf_room_abort(kvf_room *room)
+{
+    if (room == NULL)
+        return;
+    pthread_mutex_lock(&room->manager->lock);
+    if (!room->abort_queued) {
+        room->abort_queued = true;
+        kvf_call_queue(&room->abort_call);
+    }
+    pthread_mutex_unlock(&room->manager->lock);
+}
+
+/* With the lock held. */
+static void drop_event(kvf_room *room)
+{
+    if (!room->event_pending)
+        return;
+    kvf_manager *manager = room->manager;
+    room->event_pending = false;
+    DL_DELETE(manager->events, room);
+    if (manager->events == NULL)
+        clear_descriptor(manager->event_fd);
+}
+
+/* The id is free from here on; the loop frees the room when nothing refers to it any more. */
+void kvf_room_close(kvf_room *room)
+{
+    if (room == NULL)
+        return;
+    kvf_manager *manager = room->manager;
+    pthread_mutex_lock(&manager->lock);
+    HASH_DELETE(by_id, manager->rooms, room);
+    room->in_table = false;
+    drop_event(room);
+    kvf_call_queue(&room->close_call);
+    pthread_mutex_unlock(&manager->lock);
+}
+
+static void count_end(kvf_room *room, const kvf_outcome *outcome)
+{
+    if (outcome->state == KVF_SUCCESS)
+        kvf_count(room->manager, KVF_COUNT_ROOMS_SUCCEEDED, 1);
+    if (outcome->state != KVF_FAILED)
+        return;
+    kvf_count(room->manager, KVF_COUNT_ROOMS_FAILED, 1);
+    kvf_log_level level = outcome->error.status == KVF_ABORTED ? KVF_LOG_DEBUG : KVF_LOG_INFO;
+    kvf_log_line(&room->manager->settings.log, level, "room %llu failed (%s): %s",
+                 (unsigned long long)room->id, kvf_status_name(outcome->error.status),
+                 outcome->error.text);
+}
+
+void kvf_room_publish(kvf_room *room, const kvf_outcome *outcome, uint64_t bytes)
+{
+    kvf_manager *manager = room->manager;
+    count_end(room, outcome);
+    atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&room->status, (unsigned)outcome->error.status, memory_order_relaxed);
+    atomic_store_explicit(&room->safety, (unsigned char)outcome->safety, memory_order_relaxed);
+    atomic_store_explicit(&room->state, (unsigned char)outcome->state, memory_order_release);
+    pthread_mutex_lock(&manager->lock);
+    if (room->in_table && !room->event_pending) {
+        room->event_pending = true;
+        if (manager->events == NULL)
+            signal_descriptor(manager->event_fd);
+        DL_APPEND(manager->events, room);
+    }
+    pthread_mutex_unlock(&manager->lock);
+}
+
+static void fill_event(kvf_event *event, kvf_room *room)
+{
+    memset(event, 0, sizeof *event);
+    event->size = sizeof *event;
+    event->room = room->id;
+    event->user = room->user;
+    event->state = atomic_load_explicit(&room->state, memory_order_acquire);
+    event->bytes = atomic_load_explicit(&room->bytes, memory_order_relaxed);
+    event->status = atomic_load_explicit(&room->status, memory_order_relaxed);
+    event->safety = atomic_load_explicit(&room->safety, memory_order_relaxed);
+}
+
+int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity)
+{
+    int count = 0;
+    pthread_mutex_lock(&manager->lock);
+    while (manager->events != NULL && (size_t)count < capacity) {
+        kvf_room *room = manager->events;
+        drop_event(room);
+        fill_event(&events[count++], room);
+    }
+    pthread_mutex_unlock(&manager->lock);
+    return count;
+}
