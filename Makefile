@@ -45,6 +45,7 @@ tidy: build
 # Keeps the UCX that was fetched; distclean doesn't.
 clean:
 	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name 'ucx-*' -exec rm -rf {} +
+	@rm -f $(BUILD)/ucx-*.unreachable
 
 distclean:
 	@rm -rf build build-*
