@@ -23,15 +23,17 @@ typedef struct kvf_metadata {
 } kvf_metadata;
 
 /* Writes the metadata: DRAM section before VRAM, descriptors sorted by (device, base, length), exact
- * duplicates once, no empty section. Sorts `descriptors` in place. */
+ * duplicates once, no empty section. Sorts `descriptors` in place and drops the duplicates from them.
+ * KVF_INVALID_ARGUMENT for what no peer would load: no name, no address, another kind, one region with two
+ * different keys. KVF_NO_MEMORY. */
 kvf_status kvf_metadata_encode(kvf_metadata *metadata, kvf_flavour flavour, kvf_bytes *bytes,
                                kvf_error *error);
 
 /* Takes metadata apart. Slices point into `blob`; `descriptors` is allocated, free it with
  * kvf_metadata_free(). Everything is checked: tags, exact lengths, terminators, base + length without
  * wrapping, the structure of each rkey, at most max_descriptors, name and address not empty. Sections
- * of other backends and kinds are checked and skipped; empty sections are accepted. KVF_PROTOCOL,
- * KVF_LIMIT, KVF_NO_MEMORY. */
+ * of other backends and kinds are walked and skipped; empty sections are accepted; bytes after the last
+ * section are ignored, as NIXL does. KVF_PROTOCOL, KVF_LIMIT, KVF_NO_MEMORY: `metadata` is then empty. */
 kvf_status kvf_metadata_decode(kvf_slice blob, size_t max_descriptors, kvf_metadata *metadata,
                                kvf_error *error);
 void kvf_metadata_free(kvf_metadata *metadata);

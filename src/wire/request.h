@@ -1,5 +1,9 @@
 /* Codec of the request message: 12 frames, and a tail frame between kvferry peers.
- * Frame by frame in docs/wire.md; the source is SGLang 0.4.7's NIXL connector. */
+ * Frame by frame in docs/wire.md; the source is SGLang 0.4.7's NIXL connector.
+ *
+ * The tail frame: the 8 bytes "KVFERRY1", a u64 of extension flags (wire/event.h), little-endian; what
+ * follows is ignored, so that it can grow. A 13th frame without that magic is ignored whole, as stock
+ * ignores ours. */
 #ifndef KVF_WIRE_REQUEST_H
 #define KVF_WIRE_REQUEST_H
 
@@ -31,7 +35,8 @@ typedef struct kvf_refusal {
  * KVF_PROTOCOL: not a request, or malformed. KVF_PROFILE: recognised as another release's message; the
  * text names it, and `refusal` the room where the message has one. Bounds: agent name 1 to
  * KVF_AGENT_NAME_MAX printable ASCII bytes, room up to KVF_ROOM_MAX, pointer frames of whole u64s, page
- * frame of whole indices, numbers within their fields. */
+ * frame of whole indices, numbers within their fields, `required` at least 1. Page bytes that are whole
+ * indices of another profile's width only are KVF_PROFILE, with the room. */
 kvf_status kvf_request_decode(const kvf_profile *profile, const kvf_slice *frames,
                               size_t frame_count, kvf_request *request, kvf_refusal *refusal,
                               kvf_error *error);
@@ -39,7 +44,8 @@ kvf_status kvf_request_decode(const kvf_profile *profile, const kvf_slice *frame
 /* Page `index` of the request, as the profile's signed index. False when negative or above 2^32 - 1. */
 bool kvf_request_page(const kvf_request *request, size_t index, uint32_t *page);
 
-/* Writes `count` page indices in the profile's width, little-endian. */
+/* Appends `count` page indices in the profile's width, little-endian. Check bytes->failed, which is also
+ * set by an index that a 4-byte profile can't say (2^31 and above). */
 void kvf_request_pages_encode(const kvf_profile *profile, const uint32_t *pages, size_t count,
                               kvf_bytes *bytes);
 
