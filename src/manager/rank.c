@@ -325,7 +325,8 @@ static void tell_lost(kvf_rank *rank, const kvf_error *error)
     kvf_target *target;
     kvf_target *next;
     kvf_count(rank->manager, KVF_COUNT_PEERS_LOST, 1);
-    kvf_log_warning(&rank->manager->settings.log, "lost %s", error->text);
+    kvf_log_line(&rank->manager->settings.log,
+                 rank->targets == NULL ? KVF_LOG_INFO : KVF_LOG_WARNING, "lost %s", error->text);
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
         kvf_receiver *receiver = target->receiver;
