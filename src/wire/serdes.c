@@ -12,7 +12,7 @@ bool kvf_serdes_take(kvf_cursor *cursor, const char *tag, kvf_slice *value)
 {
     kvf_cursor ahead = *cursor;
     uint64_t length;
-    /* The length is compared before anything is added to it, so that it can't wrap. */
+    /* Compared as a u64 first: a size_t may be narrower. */
     if (!kvf_cursor_take_literal(&ahead, tag) || !kvf_cursor_take_u64(&ahead, &length) ||
         length > kvf_cursor_left(&ahead) || !kvf_cursor_take(&ahead, (size_t)length, value) ||
         !kvf_cursor_take_literal(&ahead, "|"))
