@@ -42,7 +42,7 @@ static ucs_status_t message_arrived(void *context, const void *header, size_t he
     kvf_ucx *engine = context;
     /* A rendezvous message has no data here, only a descriptor; returning UCS_OK refuses it. */
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 && data != NULL && length > 0 &&
-        length <= PAYLOAD_MAX)
+        length <= PAYLOAD_MAX && !engine->closing)
         engine->callbacks.notified(engine->callbacks.user, (kvf_slice){data, length});
     return UCS_OK;
 }
@@ -68,19 +68,39 @@ static ucs_status_t listen_to_messages(kvf_ucx *engine)
 
 /* ---- Open ---- */
 
-/* As NIXL sets them. An option that this UCX doesn't have, or that the environment sets, is left. */
+/* The options that this UCX has, as text; NULL without memory. */
+static char *list_options(const ucp_config_t *config)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    if (stream == NULL)
+        return NULL;
+    ucp_config_print(config, stream, NULL, UCS_CONFIG_PRINT_CONFIG);
+    (void)fclose(stream);
+    return text;
+}
+
+/* As NIXL sets them. An option that the environment sets is left; one that an older UCX lacks too, because
+ * UCX would take it and complain later, each time a worker is made. */
 static void set_options(ucp_config_t *config)
 {
     static const char *const options[][2] = {
-        {"RNDV_THRESH", "inf"},      {"ADDRESS_VERSION", "v2"},          {"MAX_RMA_RAILS", "2"},
-        {"MAX_COMPONENT_MDS", "32"}, {"IB_PCI_RELAXED_ORDERING", "try"},
+        {"RNDV_THRESH", "inf"},
+        {"ADDRESS_VERSION", "v2"},
+        {"MAX_RMA_RAILS", "2"},
+        {"MAX_COMPONENT_MDS", "32"},
     };
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+    char *known = list_options(config);
+    for (size_t i = 0; i < sizeof options / sizeof options[0] && known != NULL; i++) {
         char variable[64];
+        char line[72];
         (void)snprintf(variable, sizeof variable, "UCX_%s", options[i][0]);
-        if (getenv(variable) == NULL)
+        (void)snprintf(line, sizeof line, "\n%s=", variable);
+        if (getenv(variable) == NULL && strstr(known, line) != NULL)
             (void)ucp_config_modify(config, options[i][0], options[i][1]);
     }
+    free(known);
 }
 
 static kvf_status open_context(kvf_ucx *engine, const char *transports, kvf_error *error)
@@ -137,15 +157,31 @@ static kvf_status open_worker(kvf_ucx *engine, kvf_error *error)
     return KVF_OK;
 }
 
+/* UCX 1.13 ends the process when a worker is destroyed whose endpoint waits for a peer that doesn't answer
+ * (seen with 1.13.1 over TCP, not with 1.22). */
+static bool may_destroy_unconnected(void)
+{
+    unsigned major;
+    unsigned minor;
+    unsigned release;
+    ucp_get_version(&major, &minor, &release);
+    return major > 1 || minor >= 19;
+}
+
 static void ucx_close(kvf_engine *base)
 {
     kvf_ucx *engine = kvf_ucx_of(base);
-    if (engine->worker != NULL) {
-        kvf_ucx_release_endpoints(engine);
-        if (engine->address != NULL)
-            ucp_worker_release_address(engine->worker, engine->address);
+    bool destroy = true;
+    engine->closing = true;
+    if (engine->worker != NULL)
+        destroy = kvf_ucx_close_endpoints(engine) || may_destroy_unconnected();
+    if (!destroy)
+        return; /* leaks the engine, and the process lives */
+    if (engine->address != NULL)
+        ucp_worker_release_address(engine->worker, engine->address);
+    kvf_ucx_forget_closing(engine);
+    if (engine->worker != NULL)
         ucp_worker_destroy(engine->worker);
-    }
     kvf_ucx_free_peers(engine);
     kvf_ucx_free_regions(engine);
     if (engine->context != NULL)

@@ -27,6 +27,7 @@ typedef struct kvf_ucx {
     kvf_engine_peer *peers;
     kvf_engine_peer *failed; /* to be reported */
     uint32_t leaving;        /* peers disconnected and not freed */
+    bool closing;            /* nothing is told any more */
 } kvf_ucx;
 
 struct kvf_engine_peer {
@@ -62,8 +63,10 @@ void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer);
 /* After the worker is gone. */
 void kvf_ucx_free_regions(kvf_ucx *engine);
 
-/* Before and after the worker goes. */
-void kvf_ucx_release_endpoints(kvf_ucx *engine);
+/* Disconnects all and gives the closing a moment; true when every endpoint has closed. */
+bool kvf_ucx_close_endpoints(kvf_ucx *engine);
+/* Before the worker goes with those that haven't, and after. */
+void kvf_ucx_forget_closing(kvf_ucx *engine);
 void kvf_ucx_free_peers(kvf_ucx *engine);
 
 /* Frees disconnected peers whose endpoints have closed. */

@@ -12,6 +12,8 @@ enum { PARSER_MARGIN = 512 };
 /* The shortest address: version, flags or id. */
 enum { SHORTEST_ADDRESS = 10 };
 
+#define CLOSING_TIME (100 * KVF_MILLISECOND)
+
 static void *copy_with_margin(kvf_slice slice)
 {
     uint8_t *copy = calloc(1, slice.length + PARSER_MARGIN);
@@ -182,16 +184,24 @@ void kvf_ucx_reap_peers(kvf_ucx *engine)
     }
 }
 
-void kvf_ucx_release_endpoints(kvf_ucx *engine)
+bool kvf_ucx_close_endpoints(kvf_ucx *engine)
 {
-    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next) {
-        if (!peer->leaving) {
-            destroy_keys(peer);
-            close_endpoint(peer);
-        }
+    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+        if (!peer->leaving)
+            kvf_ucx_disconnect(&engine->base, peer);
+    uint64_t deadline = kvf_clock_after(kvf_clock_now(), CLOSING_TIME);
+    for (kvf_ucx_reap_peers(engine); engine->leaving > 0; kvf_ucx_reap_peers(engine)) {
+        if (ucp_worker_progress(engine->worker) == 0 && kvf_clock_now() >= deadline)
+            return false;
+    }
+    return true;
+}
+
+void kvf_ucx_forget_closing(kvf_ucx *engine)
+{
+    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next)
         if (peer->closing != NULL && !UCS_PTR_IS_ERR(peer->closing))
             ucp_request_free(peer->closing);
-    }
 }
 
 void kvf_ucx_free_peers(kvf_ucx *engine)
