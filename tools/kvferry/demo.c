@@ -21,7 +21,7 @@ static const option_row rows[] = {
     {"tokens", "N", OPTION_COUNT, AT(tokens), 16, 1 << 20,
      "tokens of each, a multiple of 16 (1024)"},
     {"rounds", "N", OPTION_COUNT, AT(rounds), 1, DEMO_ROUNDS_MAX,
-     "how often each case is run; times are medians (3)"},
+     "how often a case is run at most; times are medians (3)"},
     {"json", NULL, OPTION_FLAG, AT(json), 0, 0, "one JSON document instead of the table"},
     {"small-pages", NULL, OPTION_FLAG, AT(small_pages), 0, 0,
      "don't advise huge pages (MADV_HUGEPAGE) for the pools"},
@@ -39,7 +39,8 @@ static const option_table table = {
     "gets to. time: from the decode side's first expect() to the Success of its last room;\n"
     "connections were made by one room before. GB/s are 10^9. memcpy: one thread copies the\n"
     "same pages between two pools of the same kind of memory in one process, in this same run;\n"
-    "the share says how much of that speed was reached. Pools lie in anonymous memory, in huge\n"
+    "the share says how much of that speed was reached. A case isn't repeated after 3 seconds. "
+    "Pools lie in anonymous memory, in huge\n"
     "pages where the system allows them, and were touched before.\n"
     "\n"
     "By default it moves 4 rooms of 1024 tokens, 128 KiB a token, 512 MiB a round; it takes\n"

@@ -41,7 +41,8 @@ typedef struct demo_case {
 } demo_case;
 
 typedef struct demo_result {
-    uint64_t bytes;
+    size_t rounds;
+    uint64_t bytes;        /* of one round */
     uint64_t writes;       /* merged */
     double seconds;        /* median of the rounds */
     double memcpy_seconds; /* the same pages by memcpy in one thread; median of the rounds */

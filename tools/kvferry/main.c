@@ -40,7 +40,7 @@ static int print_help(FILE *stream)
                 stream);
     for (size_t i = 0; i < command_count; i++)
         (void)fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
-    (void)fputs("\n`kvferry COMMAND --help` has a command's options, `kvferry --version` the "
+    (void)fputs("\n`kvferry help COMMAND` has a command's options, `kvferry --version` the "
                 "versions.\nStart with `kvferry demo`. The manual is kvferry(1).\n\n"
                 "Environment\n  KVFERRY_<SETTING>, e.g. KVFERRY_LOG_LEVEL=debug; "
                 "`kvferry settings` lists them.\n\n"
@@ -70,6 +70,22 @@ static int unknown_command(const char *name)
     return TOOL_USAGE;
 }
 
+static int run_command(const char *name, int count, char **arguments)
+{
+    for (size_t i = 0; i < command_count; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].run(count, arguments);
+    return unknown_command(name);
+}
+
+/* `kvferry help` and `kvferry help COMMAND`. */
+static int help(int count, char **arguments)
+{
+    static char option[] = "--help";
+    char *only_help[] = {option, NULL};
+    return count == 0 ? print_help(stdout) : run_command(arguments[0], 1, only_help);
+}
+
 int main(int count, char **arguments)
 {
     if (count < 2) {
@@ -78,11 +94,8 @@ int main(int count, char **arguments)
     }
     const char *name = arguments[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
-        return print_help(stdout);
+        return help(count - 2, arguments + 2);
     if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0)
         return print_version();
-    for (size_t i = 0; i < command_count; i++)
-        if (strcmp(name, commands[i].name) == 0)
-            return commands[i].run(count - 2, arguments + 2);
-    return unknown_command(name);
+    return run_command(name, count - 2, arguments + 2);
 }
