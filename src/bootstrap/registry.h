@@ -1,4 +1,5 @@
-/* The table behind the bootstrap server: which rank is where. No I/O; the server locks around it. */
+/* The table behind the bootstrap server: which rank is where. No I/O and no lock: only the
+ * server's thread touches it. */
 #ifndef KVF_BOOTSTRAP_REGISTRY_H
 #define KVF_BOOTSTRAP_REGISTRY_H
 
