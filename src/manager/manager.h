@@ -76,6 +76,7 @@ struct kvf_room {
     bool event_pending;
     bool abort_queued;
     bool expected;
+    bool all_given; /* sender: the last chunk */
     uint32_t pages_expected;
     uint32_t pages_given;
     kvf_room *prev; /* in the list of events */

@@ -80,8 +80,9 @@ kvf_status kvf_sender_expect(kvf_sender *sender, uint32_t page_count, uint32_t a
     return status;
 }
 
-/* With the lock held. */
-static kvf_status send_locked(kvf_room *room, size_t page_count, kvf_call *call)
+/* With the lock held. *queued: the call is the loop's. An empty send says something only in a room of no pages,
+ * and only once. */
+static kvf_status send_locked(kvf_room *room, size_t page_count, kvf_call *call, bool *queued)
 {
     if (!room->expected)
         return kvf_last_error_set(KVF_WRONG_STATE, "room %llu: send() before expect()",
@@ -90,19 +91,13 @@ static kvf_status send_locked(kvf_room *room, size_t page_count, kvf_call *call)
         return kvf_last_error_set(
             KVF_OUT_OF_RANGE, "room %llu: %zu more pages than expect() said (%u, %u given already)",
             (unsigned long long)room->id, page_count, room->pages_expected, room->pages_given);
+    if (page_count == 0 && (room->pages_expected > 0 || room->all_given))
+        return KVF_OK;
     room->pages_given += (uint32_t)page_count;
+    room->all_given = room->pages_given == room->pages_expected;
     kvf_call_queue(call);
+    *queued = true;
     return KVF_OK;
-}
-
-/* An empty send says something only in a room of no pages, and only once. */
-static bool is_empty_send(const kvf_sender *sender, size_t page_count)
-{
-    kvf_manager *manager = sender->room.manager;
-    pthread_mutex_lock(&manager->lock);
-    bool empty = page_count == 0 && sender->room.expected && sender->room.pages_expected > 0;
-    pthread_mutex_unlock(&manager->lock);
-    return empty;
 }
 
 kvf_status kvf_sender_send(kvf_sender *sender, const uint32_t *pages, size_t page_count)
@@ -114,8 +109,6 @@ kvf_status kvf_sender_send(kvf_sender *sender, const uint32_t *pages, size_t pag
         return kvf_last_error_set(kvf_sender_status(sender), "room %llu has failed: %s",
                                   (unsigned long long)sender->room.id,
                                   kvf_sender_failure_text(sender));
-    if (is_empty_send(sender, page_count))
-        return KVF_OK;
     if (page_count > manager->settings.max_pages)
         return kvf_last_error_set(KVF_OUT_OF_RANGE, "%zu pages; setting max_pages allows %llu",
                                   page_count, (unsigned long long)manager->settings.max_pages);
@@ -126,10 +119,11 @@ kvf_status kvf_sender_send(kvf_sender *sender, const uint32_t *pages, size_t pag
     kvf_call *call = kvf_call_new(&sender->room, KVF_CALL_SEND, pages, page_count);
     if (call == NULL)
         return kvf_last_error_set(KVF_NO_MEMORY, "no memory for a chunk");
+    bool queued = false;
     pthread_mutex_lock(&manager->lock);
-    kvf_status status = send_locked(&sender->room, page_count, call);
+    kvf_status status = send_locked(&sender->room, page_count, call, &queued);
     pthread_mutex_unlock(&manager->lock);
-    if (status != KVF_OK)
+    if (!queued)
         free(call);
     return status;
 }
