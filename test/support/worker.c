@@ -289,8 +289,13 @@ void test_wait_statistic_at(const test_worker *worker, size_t offset, uint64_t v
 
 void test_bootstrap_open(test_bootstrap *bootstrap)
 {
-    if (kvf_bootstrap_start(&bootstrap->server, "127.0.0.1:0", NULL) != KVF_OK)
+    kvf_settings *settings;
+    if (kvf_settings_open(&settings) != KVF_OK)
         fail_msg("%s", kvf_error_text());
+    set(settings, "log_level", "error");
+    if (kvf_bootstrap_start(&bootstrap->server, "127.0.0.1:0", settings) != KVF_OK)
+        fail_msg("%s", kvf_error_text());
+    kvf_settings_close(settings);
     (void)snprintf(bootstrap->address, sizeof bootstrap->address, "127.0.0.1:%u",
                    kvf_bootstrap_port(bootstrap->server));
 }
