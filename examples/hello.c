@@ -5,7 +5,7 @@
  *
  * The two share nothing but the bootstrap server's port, which the child writes into a pipe. Exit
  * status 0: every byte arrived. */
-#define _POSIX_C_SOURCE 200809L
+#define _POSIX_C_SOURCE 200809L /* fork(), pipe(); NOLINT: the name is POSIX's own */
 #include <kvferry/kvferry.h>
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ static uint8_t aux[SLOTS][RECORD];
 
 static uint8_t kv_byte(size_t buffer, uint32_t page, size_t offset)
 {
-    return (uint8_t)(31 * buffer + 7 * page + offset + 1);
+    return (uint8_t)(31 * buffer + 7 * (size_t)page + offset + 1);
 }
 
 static bool fine(const char *what, kvf_status status)

@@ -165,7 +165,7 @@ static void a_pool_knows_its_bytes(void **state)
             memcpy(pool_item(&target, i, pages[k]), pool_item(&source, i, source_pages[k]), 1001);
     assert_false(pool_check(&target, &claim, &why));
     assert_non_null(strstr(why.text, "aux buffer 0, slot 3"));
-    memcpy(item_at(pool_aux(&target), 3), item_at(pool_aux(&source), 1), 13);
+    memcpy(item_at(&target, pool_aux(&target), 3), item_at(&source, pool_aux(&source), 1), 13);
     assert_true(pool_check(&target, &claim, &why));
 
     pool_item(&target, 2, 0)[1000] ^= 1;

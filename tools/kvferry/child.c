@@ -14,8 +14,6 @@
 
 enum { ANSWER_LIMIT = 1 << 20, ARGUMENTS_MAX = 320 };
 
-extern char **environ;
-
 static void close_pair(const int pair[2])
 {
     (void)close(pair[0]);
@@ -38,17 +36,17 @@ static int spawn(tool_child *child, char *const *arguments, int input, int outpu
     return error;
 }
 
+/* exec takes pointers to char, but doesn't write there: they are copied as they are. */
 static bool copy_arguments(const char *const *arguments, char **copies, message *why)
 {
     static char program[] = "kvferry";
     size_t count = 0;
-    copies[count++] = program;
-    for (; *arguments != NULL; arguments++) {
-        if (count + 1 == ARGUMENTS_MAX)
-            return message_set(why, "too many arguments for another process");
-        copies[count++] = (char *)(uintptr_t)*arguments; /* exec doesn't write to them */
-    }
-    copies[count] = NULL;
+    while (arguments[count] != NULL)
+        count++;
+    if (count + 2 > ARGUMENTS_MAX)
+        return message_set(why, "too many arguments for another process");
+    copies[0] = program;
+    memcpy(&copies[1], arguments, (count + 1) * sizeof *copies);
     return true;
 }
 

@@ -8,7 +8,7 @@ enum {
     TOOL_FINE = 0,
     TOOL_ROOM = 1,       /* a room failed, a byte was wrong, or a line wasn't understood */
     TOOL_USAGE = 2,      /* options or settings are wrong */
-    TOOL_ENVIRONMENT = 3 /* a port is taken, memory is short, UCX refuses, a process is lost */
+    TOOL_ENVIRONMENT = 3 /* a port is taken, memory is short, UCX refuses */
 };
 
 /* The exit status for a library call that failed before any room was open. */

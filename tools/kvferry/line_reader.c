@@ -55,6 +55,7 @@ bool line_reader_fill(line_reader *reader)
     return count >= 0;
 }
 
+/* Takes the line that ends at `end`; the next one begins at `next`. LINE_NONE: it was told before. */
 static line_found take(line_reader *reader, size_t end, size_t next, char **line, size_t *length)
 {
     *line = reader->bytes + reader->start;
@@ -62,11 +63,11 @@ static line_found take(line_reader *reader, size_t end, size_t next, char **line
     reader->bytes[end] = '\0';
     reader->start = next;
     reader->scanned = next;
-    if (!reader->skipping && *length <= reader->limit)
-        return LINE_WHOLE;
     bool told = reader->skipping;
     reader->skipping = false;
-    return told ? line_reader_next(reader, line, length) : LINE_TOO_LONG;
+    if (told)
+        return LINE_NONE;
+    return *length <= reader->limit ? LINE_WHOLE : LINE_TOO_LONG;
 }
 
 /* No newline yet: a line past the limit is told now and dropped as it comes. */
@@ -83,16 +84,15 @@ static line_found unfinished(line_reader *reader)
 
 line_found line_reader_next(line_reader *reader, char **line, size_t *length)
 {
-    char *newline = NULL;
-    if (reader->length > reader->scanned)
-        newline = memchr(reader->bytes + reader->scanned, '\n', reader->length - reader->scanned);
-    if (newline != NULL) {
-        size_t end = (size_t)(newline - reader->bytes);
-        return take(reader, end, end + 1, line, length);
+    while (reader->length > reader->start) {
+        const char *from = reader->bytes + reader->scanned;
+        const char *newline = memchr(from, '\n', reader->length - reader->scanned);
+        if (newline == NULL && !reader->ended)
+            return unfinished(reader);
+        size_t end = newline == NULL ? reader->length : (size_t)(newline - reader->bytes);
+        line_found found = take(reader, end, newline == NULL ? end : end + 1, line, length);
+        if (found != LINE_NONE)
+            return found;
     }
-    if (!reader->ended)
-        return unfinished(reader);
-    if (reader->start == reader->length)
-        return LINE_END;
-    return take(reader, reader->length, reader->length, line, length);
+    return reader->ended ? LINE_END : LINE_NONE;
 }

@@ -105,35 +105,33 @@ const kvf_buffer *pool_aux(const tool_pool *pool)
     return pool->shape.aux_count == 0 ? NULL : pool->buffers + pool->shape.buffer_count;
 }
 
-static uint8_t *bytes_of(const kvf_buffer *buffer)
+/* Where an item of a buffer of this pool lies. */
+static uint8_t *item_at(const tool_pool *pool, const kvf_buffer *buffer, uint64_t index)
 {
-    return (uint8_t *)(uintptr_t)buffer->base;
+    return pool->mapping + (buffer->base - (uintptr_t)pool->mapping) + index * buffer->item_length;
 }
 
 void pool_fill(tool_pool *pool, uint64_t seed)
 {
     for (uint64_t i = 0; i < pool->shape.buffer_count; i++)
-        pattern_fill(seed, (uint32_t)i, 0, bytes_of(&pool->buffers[i]),
+        pattern_fill(seed, (uint32_t)i, 0, item_at(pool, &pool->buffers[i], 0),
                      (size_t)pool->buffers[i].length);
     const kvf_buffer *aux = pool_aux(pool);
     for (uint64_t i = 0; i < pool->shape.aux_count; i++)
-        pattern_fill(seed, PATTERN_AUX + (uint32_t)i, 0, bytes_of(&aux[i]), (size_t)aux[i].length);
+        pattern_fill(seed, PATTERN_AUX + (uint32_t)i, 0, item_at(pool, &aux[i], 0),
+                     (size_t)aux[i].length);
 }
 
 void pool_poison(tool_pool *pool)
 {
     for (uint64_t i = 0; i < pool->shape.buffer_count + pool->shape.aux_count; i++)
-        memset(bytes_of(&pool->buffers[i]), PATTERN_POISON, (size_t)pool->buffers[i].length);
-}
-
-static uint8_t *item_at(const kvf_buffer *buffer, uint64_t index)
-{
-    return bytes_of(buffer) + index * buffer->item_length;
+        memset(item_at(pool, &pool->buffers[i], 0), PATTERN_POISON,
+               (size_t)pool->buffers[i].length);
 }
 
 uint8_t *pool_item(const tool_pool *pool, uint64_t buffer, uint64_t page)
 {
-    return item_at(&pool->buffers[buffer], page);
+    return item_at(pool, &pool->buffers[buffer], page);
 }
 
 static bool all_poison(const uint8_t *bytes, size_t length)
@@ -145,10 +143,10 @@ static bool all_poison(const uint8_t *bytes, size_t length)
 }
 
 /* One item against the item of the source it must equal. */
-static bool check_item(const kvf_buffer *buffer, uint32_t pattern_buffer, uint64_t seed,
-                       uint32_t index, uint32_t source_index, message *why)
+static bool check_item(const tool_pool *pool, const kvf_buffer *buffer, uint32_t pattern_buffer,
+                       uint64_t seed, uint32_t index, uint32_t source_index, message *why)
 {
-    const uint8_t *bytes = item_at(buffer, index);
+    const uint8_t *bytes = item_at(pool, buffer, index);
     size_t length = (size_t)buffer->item_length;
     uint64_t source = source_index * buffer->item_length;
     size_t at = pattern_compare(seed, pattern_buffer, source, bytes, length);
@@ -169,12 +167,12 @@ bool pool_check(const tool_pool *pool, const pool_claim *claim, message *why)
 {
     for (uint32_t i = 0; i < pool->shape.buffer_count; i++)
         for (size_t k = 0; k < claim->page_count; k++)
-            if (!check_item(&pool->buffers[i], i, claim->seed, claim->pages[k],
+            if (!check_item(pool, &pool->buffers[i], i, claim->seed, claim->pages[k],
                             claim->source_pages[k], why))
                 return false;
     const kvf_buffer *aux = pool_aux(pool);
     for (uint32_t i = 0; i < pool->shape.aux_count && i < claim->aux_count; i++)
-        if (!check_item(&aux[i], PATTERN_AUX + i, claim->seed, claim->aux_slot,
+        if (!check_item(pool, &aux[i], PATTERN_AUX + i, claim->seed, claim->aux_slot,
                         claim->source_aux_slot, why))
             return false;
     return true;
