@@ -115,9 +115,52 @@ static kvf_status decode_pages(kvf_incoming *incoming, kvf_error *error)
     return KVF_OK;
 }
 
+/* The profile in whose width all pages lie inside the pool, or NULL. */
+static const kvf_profile *fitting_profile(const kvf_incoming *incoming)
+{
+    const kvf_profile *profile;
+    for (size_t i = 0; (profile = kvf_profile_at(i)) != NULL; i++) {
+        kvf_request request = incoming->request;
+        request.page_width = profile->page_width;
+        size_t count = kvf_request_page_count(&request);
+        size_t fitting = 0;
+        uint32_t page;
+        while (fitting < count && kvf_request_page(&request, fitting, &page) &&
+               page < incoming->binding->page_limit)
+            fitting++;
+        if (fitting == count && request.pages.length % profile->page_width == 0)
+            return profile;
+    }
+    return NULL;
+}
+
+/* Indices of another width look like pages that don't exist. What the sender expects settles it; before it
+ * has said so, all of them making sense in that width does. */
+static kvf_status explain_page(const kvf_sender *sender, const kvf_incoming *incoming,
+                               kvf_error *error)
+{
+    const kvf_profile *own = sender->machine.profile;
+    const kvf_profile *other = fitting_profile(incoming);
+    kvf_error explained;
+    if (error->status != KVF_OUT_OF_RANGE)
+        return error->status;
+    if (sender->machine.expected) {
+        if (kvf_request_explain_count(own, &incoming->request, sender->machine.pages_total,
+                                      &explained) == KVF_PROFILE)
+            *error = explained;
+    } else if (other != NULL) {
+        kvf_error_set(error, KVF_PROFILE,
+                      "agent %s: the pages are outside its pool, but inside when they are read as "
+                      "%u-byte indices: the peer speaks %s, this side is set to %s; set both to "
+                      "one release",
+                      incoming->agent->name, other->page_width, other->name, own->name);
+    }
+    return error->status;
+}
+
 /* Everything that could be wrong with where we shall write, before the first byte. Nothing is loaded for a
  * dummy. */
-static kvf_status bind(kvf_incoming *incoming, kvf_error *error)
+static kvf_status bind(const kvf_sender *sender, kvf_incoming *incoming, kvf_error *error)
 {
     if (kvf_request_is_dummy(&incoming->request))
         return KVF_OK;
@@ -127,8 +170,8 @@ static kvf_status bind(kvf_incoming *incoming, kvf_error *error)
                              agent->name, kvf_request_page_count(&incoming->request),
                              (unsigned long long)agent->manager->settings.max_pages);
     kvf_status status = kvf_agent_bind(agent, &incoming->request, &incoming->binding, error);
-    if (status == KVF_OK)
-        status = decode_pages(incoming, error);
+    if (status == KVF_OK && decode_pages(incoming, error) != KVF_OK)
+        return explain_page(sender, incoming, error);
     if (status == KVF_OK && incoming->binding->aux_span_count > 0 &&
         incoming->request.aux_slot >= incoming->binding->aux_limit)
         status = kvf_error_set(
@@ -142,7 +185,7 @@ static void give(kvf_sender *sender, kvf_incoming *incoming)
 {
     kvf_manager *manager = sender->room.manager;
     kvf_error error;
-    if (bind(incoming, &error) != KVF_OK) {
+    if (bind(sender, incoming, &error) != KVF_OK) {
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
         kvf_incoming_free(manager, incoming);
         return;
