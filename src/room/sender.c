@@ -78,7 +78,8 @@ static uint32_t find_agent(const kvf_sender_machine *machine, kvf_slice agent_na
     return i;
 }
 
-/* How many must report is agreed on by all who do; only a lone destination may still change its mind. */
+/* How many must report is agreed on by all who do; only a lone destination may still change its mind, as long
+ * as it's not the only one needed: the room would go on without those it names now. */
 static bool check_required(kvf_sender_machine *machine, const kvf_request *request, bool only_one)
 {
     kvf_error *error = &machine->outcome.error;
@@ -92,7 +93,7 @@ static bool check_required(kvf_sender_machine *machine, const kvf_request *reque
     }
     if (machine->required != 0 && machine->required != request->required && !only_one) {
         kvf_error_set(error, KVF_PROTOCOL,
-                      "agent %.*s says that %u decode ranks report to this one, another said %u; "
+                      "agent %.*s says that %u decode ranks report to this one, after %u was said; "
                       "all must run with the same sizes",
                       name_length(request), name_of(request), request->required, machine->required);
         return false;
@@ -140,7 +141,9 @@ static bool take_request(kvf_sender_machine *machine, const kvf_request *request
     if (known && requests_equal(machine->destinations[index], request))
         return false;
     kvf_error *error = &machine->outcome.error;
-    bool sound = check_required(machine, request, known && machine->destination_count == 1);
+    bool alone =
+        known && machine->destination_count == 1 && machine->outcome.state == KVF_BOOTSTRAPPING;
+    bool sound = check_required(machine, request, alone);
     if (sound && known && machine->chunks_posted > 0) {
         kvf_error_set(error, KVF_PROTOCOL,
                       "agent %.*s asked again, for other pages, after the first byte was sent",
