@@ -357,12 +357,30 @@ void kvf_request_pages_encode(const kvf_profile *profile, const uint32_t *pages,
     }
 }
 
+/* Whether the indices make sense in the other width only. Real pages are small: eight bytes that hold two of
+ * four show in a huge number, four bytes that are half of eight in every second index being 0. */
+static bool reads_as_other_width(const kvf_request *request)
+{
+    const uint8_t *data = request->pages.data;
+    if (request->page_width == 8) {
+        for (size_t i = 0; i + 8 <= request->pages.length; i += 8)
+            if (kvf_read_u64(data + i) > UINT32_MAX)
+                return true;
+        return false;
+    }
+    for (size_t i = 4; i + 4 <= request->pages.length; i += 8)
+        if (kvf_read_u32(data + i) != 0)
+            return false;
+    return true;
+}
+
 kvf_status kvf_request_explain_count(const kvf_profile *profile, const kvf_request *request,
                                      uint64_t expected, kvf_error *error)
 {
     size_t length = request->pages.length;
     const kvf_profile *other = other_width(profile, length);
-    if (other != NULL && length > 0 && length / other->page_width == expected)
+    bool fits = other != NULL && length > 0 && length / other->page_width == expected;
+    if (fits && reads_as_other_width(request))
         return kvf_error_set(error, KVF_PROFILE,
                              "room %" PRIu64 ": %zu bytes of page indices where %" PRIu64
                              " pages are expected: the peer speaks %s (%" PRIu32
@@ -371,6 +389,7 @@ kvf_status kvf_request_explain_count(const kvf_profile *profile, const kvf_reque
                              profile->name);
     return kvf_error_set(error, KVF_MISMATCH,
                          "room %" PRIu64 ": the decode rank asks for %zu pages, the prefill rank "
-                         "has %" PRIu64 ": the two disagree on the prompt or on the page size",
-                         request->room, kvf_request_page_count(request), expected);
+                         "has %" PRIu64 ": the two disagree on the prompt or on the page size%s%s",
+                         request->room, kvf_request_page_count(request), expected,
+                         fits ? ", or the peer speaks " : "", fits ? other->name : "");
 }

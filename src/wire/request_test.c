@@ -314,19 +314,36 @@ static void the_other_page_width_is_named(void **state)
     assert_true(refusal.room_known && refusal.room == 7);
     (void)expect(narrow, &message, KVF_OK, "");
 
-    uint8_t bytes[32] = {0};
-    kvf_request request = {.room = 7, .pages = {bytes, 16}, .page_width = 8};
+    /* Pages 1 2 3 4, in four bytes each and in eight. */
+    uint8_t four[16] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4};
+    uint8_t eight[32] = {[0] = 1, [8] = 2, [16] = 3, [24] = 4};
+    kvf_request request = {.room = 7, .pages = {four, 16}, .page_width = 8};
     kvf_error error;
     assert_int_equal(kvf_request_explain_count(wide, &request, 4, &error), KVF_PROFILE);
     assert_non_null(strstr(error.text, "the peer speaks sglang-0.4.7.post1 (4-byte page indices)"));
     assert_int_equal(kvf_request_explain_count(wide, &request, 3, &error), KVF_MISMATCH);
-    request = (kvf_request){.room = 7, .pages = {bytes, 32}, .page_width = 4};
+    request = (kvf_request){.room = 7, .pages = {eight, 32}, .page_width = 4};
     assert_int_equal(kvf_request_explain_count(narrow, &request, 4, &error), KVF_PROFILE);
     assert_non_null(strstr(error.text, "the peer speaks sglang-0.4.7 (8-byte page indices)"));
     request.pages.length = 12;
     assert_int_equal(kvf_request_explain_count(narrow, &request, 4, &error), KVF_MISMATCH);
     request.pages.length = 0;
     assert_int_equal(kvf_request_explain_count(narrow, &request, UINT64_MAX, &error), KVF_MISMATCH);
+}
+
+/* Half or twice the pages is far more often a mistake in the page count than in the release. */
+static void a_count_that_is_merely_wrong_is_no_profile(void **state)
+{
+    (void)state;
+    uint8_t four[16] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4};
+    uint8_t eight[16] = {[0] = 1, [8] = 2};
+    kvf_request request = {.room = 7, .pages = {eight, 16}, .page_width = 8};
+    kvf_error error;
+    assert_int_equal(kvf_request_explain_count(wide, &request, 4, &error), KVF_MISMATCH);
+    assert_non_null(strstr(error.text, "or the peer speaks sglang-0.4.7.post1"));
+    request = (kvf_request){.room = 7, .pages = {four, 16}, .page_width = 4};
+    assert_int_equal(kvf_request_explain_count(narrow, &request, 2, &error), KVF_MISMATCH);
+    assert_non_null(strstr(error.text, "or the peer speaks sglang-0.4.7"));
 }
 
 static void tail_frames_are_told_apart(void **state)
@@ -542,6 +559,7 @@ int main(void)
         cmocka_unit_test(requests_of_later_releases_are_named),
         cmocka_unit_test(control_messages_of_later_releases_are_named),
         cmocka_unit_test(the_other_page_width_is_named),
+        cmocka_unit_test(a_count_that_is_merely_wrong_is_no_profile),
         cmocka_unit_test(tail_frames_are_told_apart),
         cmocka_unit_test(page_indices_keep_their_bounds),
         cmocka_unit_test(random_requests_survive_round_trip_and_damage),
