@@ -40,6 +40,8 @@ typedef struct kvf_actions {
 } kvf_actions;
 
 void kvf_actions_add(kvf_actions *actions, kvf_action_kind kind);
+/* One publication says it all, however many states an event led through: once, after what came before. */
+void kvf_actions_publish(kvf_actions *actions);
 void kvf_actions_add_timer(kvf_actions *actions, uint64_t deadline);
 
 /* How a room stands, in what the user is told. The text is written once, before the state. */

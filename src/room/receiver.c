@@ -23,7 +23,7 @@ void kvf_receiver_machine_free(kvf_receiver_machine *machine)
 static void publish(kvf_receiver_machine *machine, kvf_poll state, kvf_actions *actions)
 {
     machine->outcome.state = state;
-    kvf_actions_add(actions, KVF_ACTION_PUBLISH);
+    kvf_actions_publish(actions);
 }
 
 static void arm(kvf_receiver_machine *machine, kvf_actions *actions)

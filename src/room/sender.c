@@ -32,7 +32,7 @@ static void set_deadline(kvf_sender_machine *machine, uint64_t deadline, kvf_act
 static void publish(kvf_sender_machine *machine, kvf_poll state, kvf_actions *actions)
 {
     machine->outcome.state = state;
-    kvf_actions_add(actions, KVF_ACTION_PUBLISH);
+    kvf_actions_publish(actions);
 }
 
 /* The error must have been written into the outcome before. */
