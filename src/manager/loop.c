@@ -129,8 +129,11 @@ static void run(kvf_manager *manager)
 /* Ends every room, then lets the writes that are under way end, for a while. */
 static void wind_up(kvf_manager *manager)
 {
-    while (run_calls(manager))
-        ;
+    do {
+        while (run_calls(manager))
+            ;
+        manager->taken_calls = kvf_calls_take(manager);
+    } while (manager->taken_calls != NULL);
     kvf_room *room;
     kvf_room *next;
     HASH_ITER(by_id, manager->rooms, room, next)
