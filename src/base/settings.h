@@ -30,7 +30,7 @@
     NUMBER(control_port, PORT, 0, 0, 65535, "control port (SGLang's rank_port); 0: any free one")  \
     CHOICE(engine, 0, "ucx loop", "data plane; loop moves bytes inside one process, for tests")    \
     TEXT(transports, "", "UCX transports, e.g. tcp or posix,sysv,cma; empty: UCX_TLS, else all")   \
-    TEXT(fault, "", "faults to inject into the data plane, for tests: see docs/settings.md")       \
+    TEXT(fault, "", "faults to inject into the data plane, for tests: docs/settings-fault.md")       \
     NUMBER(bootstrap_timeout, TIME, 120 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,         \
            "from open until the other side is known")                                              \
     NUMBER(waiting_timeout, TIME, 300 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,           \
