@@ -24,12 +24,20 @@ static void ready(kvf_lookup_machine *machine, kvf_actions *actions)
     kvf_actions_add(actions, KVF_ACTION_READY);
 }
 
+/* Who waits next is owed attempts of its own. */
+static void rest(kvf_lookup_machine *machine)
+{
+    machine->state = KVF_LOOKUP_IDLE;
+    machine->failures = 0;
+    machine->pauses = 0;
+}
+
 /* Without anybody waiting there is nothing to pause for. */
 static void pause_or_rest(kvf_lookup_machine *machine, bool wanted, uint64_t now,
                           kvf_actions *actions)
 {
     if (!wanted) {
-        machine->state = KVF_LOOKUP_IDLE;
+        rest(machine);
         return;
     }
     uint64_t factor = UINT64_C(1) << (machine->pauses < 4 ? machine->pauses : 4);
@@ -48,9 +56,7 @@ static void failed(kvf_lookup_machine *machine, const kvf_lookup_event *event, u
         pause_or_rest(machine, event->wanted, now, actions);
         return;
     }
-    machine->state = KVF_LOOKUP_IDLE;
-    machine->failures = 0;
-    machine->pauses = 0;
+    rest(machine);
     kvf_actions_add(actions, KVF_ACTION_GIVE_UP);
 }
 
@@ -107,7 +113,7 @@ void kvf_lookup_machine_step(kvf_lookup_machine *machine, const kvf_lookup_event
         if (event->wanted)
             ask(machine, actions);
         else
-            machine->state = KVF_LOOKUP_IDLE;
+            rest(machine);
         break;
     }
 }
