@@ -3,6 +3,7 @@
 #   core      everything that any UCX from 1.13.1 on must pass
 #   interop   (interop_*_test.*) needs stock peers or a newer UCX
 #   slow      (*_slow_test.*, soak_*) left out by .ci/run's sanitizer jobs
+#   soak      (soak_*) a hundred thousand rooms
 enable_testing()
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 
@@ -25,6 +26,9 @@ function(kvf_describe_test test layer file)
     endif()
     if(file MATCHES "_slow_test|^soak_")
         list(APPEND labels slow)
+    endif()
+    if(file MATCHES "^soak_")
+        list(APPEND labels soak)
     endif()
     set_tests_properties(${test} PROPERTIES TIMEOUT ${kvf_test_timeout} SKIP_RETURN_CODE 77
                          LABELS "${labels}" ENVIRONMENT "${kvf_test_environment}")

@@ -214,18 +214,28 @@ static void check_end(const char *side, kvf_status is, const char *text, kvf_sta
         fail_msg("%s: a failure has a text and a success none, but here: \"%s\"", side, text);
 }
 
-void test_sender_ends(test_worker *worker, kvf_sender *sender, kvf_status status, const char *part)
+void test_sender_settles(test_worker *worker, kvf_sender *sender)
 {
     while (kvf_sender_poll(sender) != KVF_FAILED && kvf_sender_poll(sender) != KVF_SUCCESS)
         wait_for_change(worker);
+}
+
+void test_receiver_settles(test_worker *worker, kvf_receiver *receiver)
+{
+    while (kvf_receiver_poll(receiver) != KVF_FAILED && kvf_receiver_poll(receiver) != KVF_SUCCESS)
+        wait_for_change(worker);
+}
+
+void test_sender_ends(test_worker *worker, kvf_sender *sender, kvf_status status, const char *part)
+{
+    test_sender_settles(worker, sender);
     check_end("sender", kvf_sender_status(sender), kvf_sender_failure_text(sender), status, part);
 }
 
 void test_receiver_ends(test_worker *worker, kvf_receiver *receiver, kvf_status status,
                         const char *part)
 {
-    while (kvf_receiver_poll(receiver) != KVF_FAILED && kvf_receiver_poll(receiver) != KVF_SUCCESS)
-        wait_for_change(worker);
+    test_receiver_settles(worker, receiver);
     check_end("receiver", kvf_receiver_status(receiver), kvf_receiver_failure_text(receiver),
               status, part);
 }

@@ -67,6 +67,10 @@ void test_sender_ends(test_worker *worker, kvf_sender *sender, kvf_status status
 void test_receiver_ends(test_worker *worker, kvf_receiver *receiver, kvf_status status,
                         const char *part);
 
+/* Waits until it has ended, however. */
+void test_sender_settles(test_worker *worker, kvf_sender *sender);
+void test_receiver_settles(test_worker *worker, kvf_receiver *receiver);
+
 kvf_sender *test_sender_open(test_worker *worker, uint64_t room);
 kvf_receiver *test_receiver_open(test_worker *worker, const char *bootstrap, uint64_t room);
 
