@@ -88,5 +88,7 @@ for version in 1.18.1 1.19.0; do
     bring "ucx-$version" ucx
 done
 
+# Compiling what every worker imports takes longer than most rooms: keep it.
+unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX=$packages/bytecode
 exec "$packages/environment/bin/python" "$here/run.py" --build "$build" "$@"

@@ -57,7 +57,6 @@ class Process:
         self.name = name
         self.log = place.logs / f"{next(_numbers):04d}-{name.replace(' ', '-')}.log"
         base = {key: value for key, value in os.environ.items() if not key.startswith(("UCX_", "KVFERRY_", "NIXL_"))}
-        base["PYTHONPYCACHEPREFIX"] = str(place.packages / "bytecode")
         with self.log.open("w") as log:
             log.write(f"{' '.join(command)}\n{environment}\n")
             log.flush()
