@@ -138,14 +138,28 @@ static uint64_t promised_bytes(const kvf_receiver *receiver)
     return bytes + (pool->aux_count > 0 ? pool->aux[0].item_length : 0);
 }
 
+/* What a stock peer's dialect can't say, or its prefill doesn't survive; NULL for everything else. */
+static const char *needs_kvferry_peer(const kvf_receiver *receiver)
+{
+    if (receiver->all_aux)
+        return NULL;
+    if (receiver->expect->page_count == 0)
+        return "a room of no pages needs a kvferry prefill: SGLang's message takes an empty page "
+               "list "
+               "for a dummy";
+    if (receiver->room.manager->pool.aux_count == 0)
+        return "a decode without aux buffers needs a kvferry prefill: SGLang's ends when a request "
+               "names no aux buffer; add one, or set extensions=on on both sides";
+    return NULL;
+}
+
 static void send_requests(kvf_receiver *receiver)
 {
     receiver->all_aux = kvf_rank_is_extended(receiver->targets[0].rank);
-    if (receiver->expect->page_count == 0 && !receiver->all_aux) {
+    const char *reason = needs_kvferry_peer(receiver);
+    if (reason != NULL) {
         kvf_error error;
-        kvf_error_set(&error, KVF_UNSUPPORTED,
-                      "a room of no pages needs a kvferry prefill: SGLang's message takes an empty "
-                      "page list for a dummy");
+        kvf_error_set(&error, KVF_UNSUPPORTED, "%s", reason);
         kvf_receiver_fail(receiver, &error);
         return;
     }

@@ -11,10 +11,11 @@ import time
 import matrix
 import ranks
 import servers
+import survival
 from processes import Place
 from report import Report
 
-PARTS = (matrix, ranks, servers)
+PARTS = (matrix, ranks, servers, survival)
 
 
 def check_connectors(place: Place) -> None:

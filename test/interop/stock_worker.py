@@ -2,7 +2,8 @@
 
 Usage: stock_worker.py prefill|decode [option...]     stock_worker.py bootstrap
 The lines and answers are those of `kvferry prefill` and `kvferry decode` (docs/tool.md), without abort: stock
-connectors of these versions have none. {"forget":N} drops a room that will never end. Where a real scheduler would die of
+connectors of these versions have none. {"forget":N} drops a room that will never end. A prefill room with "hold":true says
+{"requested":N} when decode's request has come and sends nothing before {"go":N}. Where a real scheduler would die of
 an exception, this process says {"died":...} and ends; a thread that dies is told with {"thread_died":...}.
 """
 
@@ -140,6 +141,7 @@ class Room:
         self.number: int = line["room"]
         self.pages = page_list(line["pages"])
         self.began = 0
+        self.ended: dict[str, Any] = {}
         self.started = False
 
     def outcome(self) -> dict[str, Any]:
@@ -156,14 +158,24 @@ class Room:
 
 
 class SendingRoom(Room):
+    told = False
+
+    def _tell_once(self) -> None:
+        if not self.told:
+            say({"requested": self.number})
+        self.told = True
+
     def begin(self) -> None:
         self.began = time.monotonic_ns()
-        more = (([0], 0)) if self.worker.sender_takes_ranks else ()
+        more = ([0], 0) if self.worker.sender_takes_ranks else ()
         self.sender = self.worker.sender(self.worker.manager, self.worker.address, self.number, *more)
 
     def step(self) -> bool:
         state = self.sender.poll()
         if not self.started and state == 2:
+            if self.line.get("hold"):
+                self._tell_once()
+                return False
             self.started = True
             self.sender.init(len(self.pages), self.line.get("aux_slot", 0))
             first = 0
@@ -223,7 +235,7 @@ class Worker:
             self.pool.arguments(options), DisaggregationMode(self.role), server, options.mla
         )
         self.rooms: dict[int, SendingRoom | ReceivingRoom] = {}
-        self.waiting: list[ReceivingRoom] = []  # ended, to be compared when no room is open
+        self.waiting: list[SendingRoom | ReceivingRoom] = []  # ended, to be compared when no room is open
         self.late = options.verify_when_idle
         self.lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -239,6 +251,8 @@ class Worker:
             room = SendingRoom(self, line) if self.role == "prefill" else ReceivingRoom(self, line)
             room.begin()
             self.rooms[room.number] = room
+        elif "go" in line:
+            self.rooms[line["go"]].line["hold"] = False
         elif "forget" in line:
             self.rooms.pop(line["forget"], None)
             say({"forgotten": line["forget"]})
@@ -263,13 +277,13 @@ class Worker:
         for room in ended:
             del self.rooms[room.number]
             if self.late:
-                room.outcome_then = room.outcome()
+                room.ended = room.outcome()
                 self.waiting.append(room)
             else:
                 say(room.end())
         if self.waiting and not self.rooms:
             for room in self.waiting:
-                say(room.end() | room.outcome_then)
+                say(room.end() | room.ended)
             self.waiting.clear()
         return bool(ended)
 
