@@ -267,6 +267,13 @@ class Scene:
             arguments += ["--set", f"{key}={value}"]
         return self._kvferry(name, arguments)
 
+    def hostile(self) -> Process:
+        """A prefill rank that sends notifications of every kind."""
+        packages = self.place.packages
+        environment = self._environment() | {"PYTHONPATH": f"{HERE / 'standins'}:{packages / f'nixl-{self.nixl}' / 'lib'}"}
+        command = [self.place.python, str(HERE / "hostile_prefill.py")]
+        return self._keep(Process(self.place, "hostile prefill", command, environment))
+
     @staticmethod
     def ready(*processes: Process) -> None:
         for process in processes:

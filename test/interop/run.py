@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 
+import faults
 import matrix
 import ranks
 import servers
@@ -15,7 +16,7 @@ import survival
 from processes import Place
 from report import Report
 
-PARTS = (matrix, ranks, servers, survival)
+PARTS = (matrix, ranks, servers, survival, faults)
 
 
 def check_connectors(place: Place) -> None:
