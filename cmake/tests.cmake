@@ -56,6 +56,14 @@ foreach(test ${tests})
     kvf_describe_test(${layer}/${name} ${layer} ${name})
 endforeach()
 
+# Figures for the record: targets that are built and run by hand.
+file(GLOB benches CONFIGURE_DEPENDS test/bench_*.c)
+foreach(bench ${benches})
+    get_filename_component(name ${bench} NAME_WE)
+    add_executable(${name} EXCLUDE_FROM_ALL ${bench})
+    target_link_libraries(${name} PRIVATE kvf_test_support)
+endforeach()
+
 # Scripts look at built files, which a sanitizer changes, so they run on plain builds only.
 if(NOT KVF_SANITIZE)
     file(GLOB scripts CONFIGURE_DEPENDS test/*_test.sh)
@@ -65,3 +73,7 @@ if(NOT KVF_SANITIZE)
         kvf_describe_test(test/${name} test ${name})
     endforeach()
 endif()
+
+# Not a test: how fast the data engine writes, against memcpy.
+add_executable(bench_engine ${PROJECT_SOURCE_DIR}/test/bench_engine.c)
+target_link_libraries(bench_engine PRIVATE kvf_inside)
