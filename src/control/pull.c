@@ -5,9 +5,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum {
     MESSAGES_PER_CALL = 64,
@@ -67,12 +69,26 @@ static kvf_status explain_bind(const char *host, uint16_t port, int reason, kvf_
     }
 }
 
+/* ZeroMQ binds to numbers and interface names only, while people configure host names. What isn't found is
+ * left as it is: it may be an interface. May wait for a name server, once, at open. */
+static void resolve(const char *host, char numeric[KVF_HOST_MAX])
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    (void)snprintf(numeric, KVF_HOST_MAX, "%s", host);
+    if (getaddrinfo(host, NULL, &hints, &found) != 0)
+        return;
+    if (getnameinfo(found->ai_addr, found->ai_addrlen, numeric, KVF_HOST_MAX, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        (void)snprintf(numeric, KVF_HOST_MAX, "%s", host);
+    freeaddrinfo(found);
+}
+
 static kvf_status bind_port(kvf_control_pull *pull, const char *host, uint16_t port,
                             kvf_error *error)
 {
     char address[KVF_HOST_MAX + 16];
-    if (!kvf_endpoint_address(host, port, address, sizeof address))
-        return kvf_error_set(error, KVF_INVALID_ARGUMENT, "\"%.64s\" is no host to bind to", host);
+    (void)kvf_endpoint_address(host, port, address, sizeof address);
     if (zmq_bind(pull->endpoint.socket, address) != 0)
         return explain_bind(host, port, errno, error);
     char bound[KVF_HOST_MAX + 16] = "";
@@ -136,6 +152,9 @@ kvf_status kvf_control_pull_open(kvf_control *control, const char *host, uint16_
                                  kvf_control_pull **pull, kvf_error *error)
 {
     *pull = NULL;
+    char address[KVF_HOST_MAX + 16];
+    if (!kvf_endpoint_address(host, port, address, sizeof address))
+        return kvf_error_set(error, KVF_INVALID_ARGUMENT, "\"%.64s\" is no host to bind to", host);
     kvf_control_pull *opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return kvf_error_set(error, KVF_NO_MEMORY, "no memory for the control port");
@@ -143,9 +162,11 @@ kvf_status kvf_control_pull_open(kvf_control *control, const char *host, uint16_
     opened->callbacks = *callbacks;
     opened->endpoint.wake = -1;
     control->endpoints++;
-    kvf_status status = open_parts(opened, host, error);
+    char numeric[KVF_HOST_MAX];
+    resolve(host, numeric);
+    kvf_status status = open_parts(opened, numeric, error);
     if (status == KVF_OK)
-        status = bind_port(opened, host, port, error);
+        status = bind_port(opened, numeric, port, error);
     if (status != KVF_OK) {
         kvf_control_pull_close(opened);
         return status;

@@ -242,8 +242,10 @@ static void explain_end(const kvf_control_push *push, kvf_endpoint_event event, 
                        "%s: connection refused or no route to it; is the peer running?",
                        push->address);
     else if (push->state == SHAKING)
-        (void)snprintf(text, capacity, "%s closed the connection during the ZeroMQ handshake",
-                       push->address);
+        (void)snprintf(
+            text, capacity,
+            "%s closed the connection during the ZeroMQ handshake; is it a control port?",
+            push->address);
     else
         (void)snprintf(text, capacity,
                        "the connection to %s is lost: closed by the peer, or silent for %.3g s",
