@@ -56,11 +56,11 @@ foreach(test ${tests})
     kvf_describe_test(${layer}/${name} ${layer} ${name})
 endforeach()
 
-# Figures for the record: targets that are built and run by hand.
+# Figures for the record, run by hand: no tests, but they must build.
 file(GLOB benches CONFIGURE_DEPENDS test/bench_*.c)
 foreach(bench ${benches})
     get_filename_component(name ${bench} NAME_WE)
-    add_executable(${name} EXCLUDE_FROM_ALL ${bench})
+    add_executable(${name} ${bench})
     target_link_libraries(${name} PRIVATE kvf_test_support)
 endforeach()
 
@@ -73,7 +73,3 @@ if(NOT KVF_SANITIZE)
         kvf_describe_test(test/${name} test ${name})
     endforeach()
 endif()
-
-# Not a test: how fast the data engine writes, against memcpy.
-add_executable(bench_engine ${PROJECT_SOURCE_DIR}/test/bench_engine.c)
-target_link_libraries(bench_engine PRIVATE kvf_inside)

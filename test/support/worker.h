@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#define TEST_BUFFERS_MAX 64
+#define TEST_BUFFERS_MAX 72
 
 typedef struct test_shape {
     size_t buffers; /* at most TEST_BUFFERS_MAX with aux */

@@ -1,0 +1,61 @@
+/* What a room and a peer cost. A struct that grows past its bound is a decision, made here and in docs. The room's
+ * error text alone is KVF_ERROR_TEXT_MAX bytes; chunks, pages and the table's share come on top, by size. */
+#include "manager/agent.h"
+#include "manager/rank.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static void structs_stay_within_their_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t size;
+        size_t bound;
+    } structs[] = {
+        {"kvf_room", sizeof(kvf_room), 288},
+        {"kvf_sender_machine", sizeof(kvf_sender_machine), 432},
+        {"kvf_sender", sizeof(kvf_sender), 784},
+        {"kvf_receiver_machine", sizeof(kvf_receiver_machine), 496},
+        {"kvf_receiver", sizeof(kvf_receiver), 848},
+        {"kvf_call", sizeof(kvf_call), 40},
+        {"kvf_incoming", sizeof(kvf_incoming), 240},
+        {"kvf_held", sizeof(kvf_held), 104},
+        {"kvf_delivery", sizeof(kvf_delivery), 880},
+        {"kvf_agent", sizeof(kvf_agent), 240},
+        {"kvf_target", sizeof(kvf_target), 40},
+        {"kvf_rank", sizeof(kvf_rank), 816},
+        {"kvf_server", sizeof(kvf_server), 496},
+    };
+    for (size_t i = 0; i < sizeof structs / sizeof structs[0]; i++) {
+        (void)printf("%-22s %4zu bytes, bound %4zu\n", structs[i].name, structs[i].size,
+                     structs[i].bound);
+        if (structs[i].size > structs[i].bound)
+            fail_msg("%s has grown to %zu bytes", structs[i].name, structs[i].size);
+    }
+}
+
+/* Handed over between versions of the library: never another size in this SONAME. */
+static void structs_of_the_interface_keep_their_sizes(void **state)
+{
+    (void)state;
+    assert_int_equal(sizeof(kvf_event), 64);
+    assert_int_equal(sizeof(kvf_buffer), 40);
+    assert_int_equal(sizeof(kvf_layout), 64);
+    assert_int_equal(sizeof(kvf_room_options), 24);
+    assert_int_equal(sizeof(kvf_statistics), 8 + 17 * 8);
+    assert_int_equal(sizeof(kvf_setting), 48);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(structs_stay_within_their_bounds),
+        cmocka_unit_test(structs_of_the_interface_keep_their_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
