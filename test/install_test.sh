@@ -101,8 +101,10 @@ for example in "$root"/share/doc/kvferry/examples/*.c; do
 done
 if [ -e "$root/bin/kvferry" ]; then
     check "the installed command doesn't run" "$root/bin/kvferry" settings
-    check "the command needs more than the library" \
-        lacks 'NEEDED.*(ucp|ucs|zmq|curl|microhttpd)' "$(readelf -d "$root/bin/kvferry")"
+    check "something the command needs is not found" bash -c "! ldd '$root/bin/kvferry' | grep 'not found'"
+    check "the command and the library use different UCXes" [ \
+        "$(ldd "$root/bin/kvferry" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)" = \
+        "$(ldd "$library" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)" ]
 fi
 
 # ---- the manual ----
