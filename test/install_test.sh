@@ -103,8 +103,8 @@ if [ -e "$root/bin/kvferry" ]; then
     check "the installed command doesn't run" "$root/bin/kvferry" settings
     check "something the command needs is not found" bash -c "! ldd '$root/bin/kvferry' | grep 'not found'"
     check "the command and the library use different UCXes" [ \
-        "$(ldd "$root/bin/kvferry" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)" = \
-        "$(ldd "$library" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)" ]
+        "$(realpath "$(ldd "$root/bin/kvferry" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)")" = \
+        "$(realpath "$(ldd "$library" | sed -n 's/.*libucp.* => //p' | cut -d' ' -f1)")" ]
 fi
 
 # ---- the manual ----

@@ -6,6 +6,7 @@ int command_demo(int count, char **arguments);
 int command_bootstrap(int count, char **arguments);
 int command_prefill(int count, char **arguments);
 int command_decode(int count, char **arguments);
+int command_doctor(int count, char **arguments);
 int command_settings(int count, char **arguments);
 
 #endif

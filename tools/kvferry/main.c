@@ -18,6 +18,7 @@ static const command_row commands[] = {
     {"bootstrap", command_bootstrap, "serve as the bootstrap server"},
     {"prefill", command_prefill, "serve a filled pool; rooms come as JSON lines"},
     {"decode", command_decode, "fill a pool from a prefill worker and check every byte"},
+    {"doctor", command_doctor, "check this machine and say what is wrong and what to do"},
     {"settings", command_settings, "list every setting"}};
 
 static const size_t command_count = sizeof commands / sizeof commands[0];
