@@ -6,7 +6,7 @@
 
 enum {
     TOOL_FINE = 0,
-    TOOL_ROOM = 1,       /* a room failed, a byte was wrong, or a line wasn't understood */
+    TOOL_ROOM = 1,       /* a room, a byte or a line was wrong, or the doctor found a problem */
     TOOL_USAGE = 2,      /* options or settings are wrong */
     TOOL_ENVIRONMENT = 3 /* a port is taken, memory is short, UCX refuses */
 };

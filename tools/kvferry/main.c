@@ -46,7 +46,8 @@ static int print_help(FILE *stream)
                 "Environment\n  KVFERRY_<SETTING>, e.g. KVFERRY_LOG_LEVEL=debug; "
                 "`kvferry settings` lists them.\n\n"
                 "Exit status\n  0  all is well\n"
-                "  1  a room failed, a byte was wrong, or a line wasn't understood\n"
+                "  1  a room failed, a byte was wrong, a line wasn't understood, or the doctor\n"
+                "     found a problem\n"
                 "  2  wrong options or settings\n"
                 "  3  the machine refused: a port is taken, memory is short, UCX says no\n",
                 stream);
