@@ -15,7 +15,7 @@ set(kvf_test_environment
     "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
 set(kvf_test_timeout 120)
 if(KVF_SANITIZE OR KVF_TEST_WRAPPER)
-    set(kvf_test_timeout 400)
+    set(kvf_test_timeout 600)
 endif()
 
 function(kvf_describe_test test layer file)
