@@ -122,6 +122,7 @@ doctor 1 '"state": "problem".*"name": "bootstrap_server", "state": "problem"' --
 
 scene="bootstrap server"
 doctor 1 'problem bootstrap server 127.0.0.1:1: nobody listens.*-> Start' --set bootstrap_address=127.0.0.1:1
+doctor 1 'problem bootstrap server "localhost" names no port -> Write host:port' --set bootstrap_address=localhost
 start bootstrap listening bootstrap --listen 127.0.0.1:0
 bootstrap=$(sed -n 's/^listening on //p' "$work/bootstrap")
 port=${bootstrap##*:}

@@ -76,6 +76,10 @@ void route_close(route_client *client)
     free(client);
 }
 
+static const char something_else[] =
+    "Something else than a bootstrap server of SGLang 0.4.7 or kvferry listens there: correct the "
+    "port.";
+
 /* Why nothing came back. */
 static void explain_silence(const route_client *client, CURLcode code, route_answer *answer)
 {
@@ -95,8 +99,11 @@ static void explain_silence(const route_client *client, CURLcode code, route_ans
         (void)message_set(&answer->trouble,
                           "%s: takes the connection but doesn't answer within %d ms",
                           client->address, TIMEOUT_MS);
-    } else
+    } else {
+        if (connected != 0)
+            answer->advice = something_else;
         (void)message_set(&answer->trouble, "%s: %s", client->address, words);
+    }
 }
 
 /* Takes the body of an answer that came back. */
@@ -104,8 +111,7 @@ static void take_answer(route_client *client, route_answer *answer)
 {
     json_error_t error;
     int shown = (int)(client->length < 160 ? client->length : 160);
-    answer->advice = "Something else than a bootstrap server of SGLang 0.4.7 or kvferry listens "
-                     "there: correct the port.";
+    answer->advice = something_else;
     (void)curl_easy_getinfo(client->handle, CURLINFO_RESPONSE_CODE, &answer->status);
     (void)snprintf(answer->server, sizeof answer->server, "%s", client->server);
     if (answer->status == 200)
@@ -118,10 +124,22 @@ static void take_answer(route_client *client, route_answer *answer)
                       answer->status, shown, client->body);
 }
 
+static bool names_port(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    return colon != NULL && colon[1] != '\0' &&
+           strspn(colon + 1, "0123456789") == strlen(colon + 1);
+}
+
 void route_ask(route_client *client, int64_t rank, int64_t group, route_answer *answer)
 {
     char url[512];
     *answer = (route_answer){.status = 0, .advice = ""};
+    if (!names_port(client->address)) {
+        answer->advice = "Write host:port, e.g. 10.0.0.1:8998 or [::1]:8998.";
+        (void)message_set(&answer->trouble, "\"%.200s\" names no port", client->address);
+        return;
+    }
     client->length = 0;
     client->error[0] = '\0';
     client->server[0] = '\0';
