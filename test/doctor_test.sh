@@ -145,12 +145,12 @@ stop bootstrap 0
 scene="transfer"
 start serve --peer doctor --serve --listen 127.0.0.1:0 "${here[@]}"
 peer=$(sed -n 's/^on the other machine: kvferry doctor --peer //p' "$work/serve")
-right='fine transfer 1048640 bytes from 127.0.0.1 port [1-9][0-9]*, every one right: [0-9]'
+right='fine transfer 2097216 bytes from 127.0.0.1 port [1-9][0-9]*, every one right: [0-9]'
 doctor 0 "$right" "${here[@]}" --peer "$peer"
 doctor 0 "$right" "${here[@]}" --peer "$peer" --set transports=tcp,self
 doctor 0 '"name": "peer", "state": "ok"' "${here[@]}" --peer "$peer" --json
 doctor 0 "fine bootstrap server .*tp 1, dp 1; ranks registered: 1, all kvferry" "${here[@]}" --set "bootstrap_address=$peer"
-[ "$(grep -c '^sent 1048640 bytes$' "$work/serve")" -eq 6 ] || complain "served $(cat "$work/serve")"
+[ "$(grep -c '^sent 2097216 bytes$' "$work/serve")" -eq 6 ] || complain "served $(cat "$work/serve")"
 kill -STOP "${pid[serve]}"
 doctor 1 "problem transfer .*doesn't answer" --peer "$peer"
 kill -CONT "${pid[serve]}"

@@ -11,7 +11,7 @@
 
 static const option_row rows[] = {
     {"peer", "HOST:PORT", OPTION_TEXT, AT(peer), 0, 0,
-     "also move 1 MiB from the `kvferry doctor --serve` there, and check it"},
+     "also move 2 MiB from the `kvferry doctor --serve` there, and check it"},
     {"timeout", "SECONDS", OPTION_COUNT, AT(timeout), 1, 600, "how long that may take (20)"},
     {"json", NULL, OPTION_FLAG, AT(json), 0, 0, "one JSON object instead of the table"},
     {"serve", NULL, OPTION_FLAG, AT(serve), 0, 0,
@@ -29,7 +29,7 @@ static const option_table table = {
     "everywhere or not at its best. Give it the settings and environment of the workers.\n"
     "\n"
     "Between two machines: `kvferry doctor --serve` on one, and on the other the line it prints,\n"
-    "`kvferry doctor --peer HOST:PORT`, which asks for 1 MiB over the transports of the settings\n"
+    "`kvferry doctor --peer HOST:PORT`, which asks for 2 MiB over the transports of the settings\n"
     "and compares every byte. Nothing is sent to a server that isn't kvferry's.\n"
     "Exit status: 0 fine, warnings or not, 1 a problem was found, 2 wrong options or settings,\n"
     "3 it couldn't check or serve.\n",

@@ -68,6 +68,9 @@ void doctor_control_port(const doctor_subject *subject, doctor_finding *finding)
 void doctor_bootstrap_server(const doctor_subject *subject, doctor_finding *finding);
 void doctor_peer(const doctor_subject *subject, doctor_finding *finding);
 
+/* Whether UCX would use a transport of this name, with the settings of this place. */
+bool doctor_ucx_offers(const doctor_subject *subject, const char *transport);
+
 /* The names of the RDMA devices the kernel knows, separated by ", "; "" without any. */
 void doctor_rdma_devices(char *names, size_t capacity);
 

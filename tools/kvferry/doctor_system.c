@@ -100,37 +100,43 @@ static int ptrace_scope(void)
     return (int)strtol(line, NULL, 10);
 }
 
-static const char *cross_memory_advice(int scope)
+/* UCX looks at ptrace_scope and tries a write to itself; where both are fine it relies on CMA. */
+static const char *spare_advice(int scope)
 {
     if (scope >= 2)
-        return "Set kernel.yama.ptrace_scope to 0 or 1, or give the process CAP_SYS_PTRACE. Until "
-               "then pages go through a shared buffer, with one more copy.";
+        return "Pages go through a shared buffer instead, with one more copy. To spare it, set "
+               "kernel.yama.ptrace_scope to 0 or 1, or give the workers CAP_SYS_PTRACE.";
     if (status_number("Seccomp:", 10, 0) != 0)
-        return "The container's system call filter forbids it: add the capability SYS_PTRACE or "
-               "allow process_vm_writev. Until then pages go through a shared buffer, with one "
-               "more "
-               "copy.";
-    return "The kernel or a security module forbids it. Pages go through a shared buffer, with one "
-           "more copy.";
+        return "A system call filter, e.g. the container's, forbids it. Pages go through a shared "
+               "buffer instead, with one more copy. To spare it, allow process_vm_writev (docker "
+               "run --cap-add SYS_PTRACE).";
+    return "Pages go through a shared buffer instead, with one more copy. To spare it, use a UCX "
+           "with CMA and see that the kernel allows it.";
 }
 
 void doctor_cross_memory(const doctor_subject *subject, doctor_finding *finding)
 {
     char scope_text[64] = "ptrace_scope isn't set";
     int scope = ptrace_scope();
-    (void)subject;
     if (scope >= 0)
         (void)snprintf(scope_text, sizeof scope_text, "ptrace_scope is %d", scope);
+    bool limited =
+        kvf_settings_get(subject->settings, "transports")[0] != '\0' || getenv("UCX_TLS") != NULL;
+    bool offered = doctor_ucx_offers(subject, "cma");
     int error = try_cross_memory();
-    if (error != 0)
-        doctor_warn(finding, cross_memory_advice(scope),
-                    "one process can't write to another's memory: %s; %s", strerror(error),
-                    scope_text);
-    else if (scope >= 2)
-        doctor_warn(finding, cross_memory_advice(scope),
-                    "writing to another process works, but UCX won't try: %s", scope_text);
+    const char *result = error == 0 ? "one process can write to another's memory" : strerror(error);
+    if (offered && error != 0)
+        doctor_complain(finding,
+                        "The kernel or a security module forbids it, and UCX doesn't notice: leave "
+                        "CMA out for all workers of this machine: transports=^cma.",
+                        "one process can't write to another's memory: %s; %s; UCX tries it, so "
+                        "rooms inside this machine will fail",
+                        result, scope_text);
+    else if (!offered && !limited)
+        doctor_warn(finding, spare_advice(scope), "UCX doesn't use it: %s; %s", result, scope_text);
     else
-        doctor_fine(finding, "one process can write to another's memory; %s", scope_text);
+        doctor_fine(finding, "%s%s; %s", offered ? "" : "left out by the settings: ", result,
+                    scope_text);
 }
 
 /* ---- Memory and descriptors ---- */

@@ -2,15 +2,18 @@
 
 const pool_shape trial_shape = {.buffer_count = 8,
                                 .page_count = (uint64_t)2 * TRIAL_PAGES,
-                                .item_length = 2048,
+                                .item_length = 4096,
                                 .aux_count = 1,
                                 .aux_slots = 1,
                                 .aux_item_length = 64};
 
 void trial_pages(kvf_role role, uint32_t pages[TRIAL_PAGES])
 {
-    for (uint32_t i = 0; i < TRIAL_PAGES; i++)
-        pages[i] = role == KVF_PREFILL ? 2 * i : 2 * (TRIAL_PAGES - 1 - i) + 1;
+    const uint32_t half = TRIAL_PAGES / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        pages[i] = role == KVF_PREFILL ? i : 3 * half + i;
+        pages[half + i] = role == KVF_PREFILL ? half + 2 * i : 2 * (half - 1 - i) + 1;
+    }
 }
 
 kvf_layout trial_layout(const tool_pool *pool)

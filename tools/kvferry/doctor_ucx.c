@@ -206,6 +206,16 @@ static ucs_status_t ask_ucx(const char *transports, ucx_offer *offer)
     return status;
 }
 
+bool doctor_ucx_offers(const doctor_subject *subject, const char *transport)
+{
+    ucx_offer offer = {.count = 0};
+    (void)ask_ucx(kvf_settings_get(subject->settings, "transports"), &offer);
+    for (size_t i = 0; i < offer.count; i++)
+        if (strcmp(offer.transports[i].name, transport) == 0)
+            return true;
+    return false;
+}
+
 static void describe_offer(const ucx_offer *offer, const char *limited_by, char *text,
                            size_t capacity)
 {
