@@ -37,7 +37,7 @@ typedef struct doctor_check {
     const char *name;  /* in the JSON document */
     const char *title; /* for a person */
     void (*look)(const doctor_subject *subject, doctor_finding *finding);
-    uint64_t limit; /* seconds; 0: the option timeout */
+    uint64_t limit; /* seconds; 0: two rooms of the option timeout */
 } doctor_check;
 
 /* What a check found. The formatted part is the text. */

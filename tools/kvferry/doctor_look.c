@@ -129,7 +129,7 @@ bool doctor_look(const doctor_check *check, const doctor_subject *subject, docto
     looking_child child = {.pid = -1, .findings = -1, .output = -1};
     bool late = false;
     int status = 0;
-    uint64_t limit = check->limit == 0 ? subject->options->timeout + 10 : check->limit;
+    uint64_t limit = check->limit == 0 ? 2 * subject->options->timeout + 15 : check->limit;
     if (!start_child(&child, check, subject, why))
         return false;
     bool found = take_finding(&child, clock_now() + limit * 1000000000, finding, &late);
