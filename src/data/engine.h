@@ -74,6 +74,9 @@ typedef struct kvf_engine_operations {
     /* What goes into our metadata; valid until close. */
     kvf_slice (*address)(const kvf_engine *engine);
     kvf_slice (*region_key)(const kvf_engine *engine, uint32_t region);
+    /* The same for peers of whose transport nothing is known: understood by more releases of UCX, but in
+     * old ones without their fastest way. */
+    kvf_slice (*portable_region_key)(const kvf_engine *engine, uint32_t region);
 
     /* Makes an endpoint to the worker at `address`, and later remote regions from its packed keys, counted
      * from 0 for each peer. KVF_TRANSPORT with both UCX versions where they are known not to meet. */

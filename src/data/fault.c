@@ -316,6 +316,12 @@ static kvf_slice fault_region_key(const kvf_engine *base, uint32_t region)
     return engine->inner->operations->region_key(engine->inner, region);
 }
 
+static kvf_slice fault_portable_region_key(const kvf_engine *base, uint32_t region)
+{
+    const fault_engine *engine = (const fault_engine *)(const void *)base;
+    return engine->inner->operations->portable_region_key(engine->inner, region);
+}
+
 static kvf_status fault_connect(kvf_engine *base, kvf_slice address, void *user,
                                 kvf_engine_peer **peer, kvf_error *error)
 {
@@ -376,6 +382,7 @@ static void replace_operations(fault_engine *engine)
     engine->operations.add_region = fault_add_region;
     engine->operations.address = fault_address;
     engine->operations.region_key = fault_region_key;
+    engine->operations.portable_region_key = fault_portable_region_key;
     engine->operations.connect = fault_connect;
     engine->operations.disconnect = fault_disconnect;
     engine->operations.post = fault_post;

@@ -394,6 +394,7 @@ static const kvf_engine_operations loop_operations = {
     .add_region = loop_add_region,
     .address = loop_address,
     .region_key = loop_region_key,
+    .portable_region_key = loop_region_key,
     .connect = loop_connect,
     .add_remote_region = loop_add_remote_region,
     .peer_user = loop_peer_user,

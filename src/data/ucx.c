@@ -17,6 +17,15 @@ const char *kvf_ucx_version(void)
     return ucp_get_version_string();
 }
 
+bool kvf_ucx_is_at_least(unsigned minor)
+{
+    unsigned major;
+    unsigned ours;
+    unsigned release;
+    ucp_get_version(&major, &ours, &release);
+    return major > 1 || ours >= minor;
+}
+
 kvf_status kvf_ucx_status(ucs_status_t status)
 {
     switch (status) {
@@ -161,11 +170,7 @@ static kvf_status open_worker(kvf_ucx *engine, kvf_error *error)
  * (seen with 1.13.1 over TCP, not with 1.22). */
 static bool may_destroy_unconnected(void)
 {
-    unsigned major;
-    unsigned minor;
-    unsigned release;
-    ucp_get_version(&major, &minor, &release);
-    return major > 1 || minor >= 19;
+    return kvf_ucx_is_at_least(19);
 }
 
 static void ucx_close(kvf_engine *base)
@@ -257,6 +262,7 @@ static const kvf_engine_operations operations = {
     .add_region = kvf_ucx_add_region,
     .address = ucx_address,
     .region_key = kvf_ucx_region_key,
+    .portable_region_key = kvf_ucx_portable_region_key,
     .connect = kvf_ucx_connect,
     .add_remote_region = kvf_ucx_add_remote_region,
     .peer_user = kvf_ucx_peer_user,

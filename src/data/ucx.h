@@ -10,6 +10,8 @@ typedef struct kvf_ucx_region {
     ucp_mem_h memory;
     void *key;
     size_t key_length;
+    uint8_t *portable_key;
+    size_t portable_key_length;
 } kvf_ucx_region;
 
 typedef struct kvf_ucx {
@@ -53,12 +55,16 @@ static inline kvf_ucx *kvf_ucx_of(kvf_engine *engine)
 kvf_status kvf_ucx_add_region(kvf_engine *base, const kvf_buffer *buffer, uint32_t *region,
                               kvf_error *error);
 kvf_slice kvf_ucx_region_key(const kvf_engine *base, uint32_t region);
+kvf_slice kvf_ucx_portable_region_key(const kvf_engine *base, uint32_t region);
 kvf_status kvf_ucx_connect(kvf_engine *base, kvf_slice address, void *user, kvf_engine_peer **peer,
                            kvf_error *error);
 kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint32_t *region,
                                      kvf_error *error);
 void *kvf_ucx_peer_user(const kvf_engine_peer *peer);
 void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer);
+
+/* Whether this process runs on UCX 1.`minor` or newer. */
+bool kvf_ucx_is_at_least(unsigned minor);
 
 /* After the worker is gone. */
 void kvf_ucx_free_regions(kvf_ucx *engine);

@@ -1,5 +1,6 @@
 /* Regions of the UCX engine: registering memory and packing the keys that peers write with. */
 #include "data/ucx.h"
+#include "wire/metadata.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -70,10 +71,26 @@ static kvf_ucx_region *next_region(kvf_ucx *engine)
 
 static void free_region(kvf_ucx *engine, kvf_ucx_region *region)
 {
+    free(region->portable_key);
     if (region->key != NULL)
         ucp_rkey_buffer_release(region->key);
     if (region->memory != NULL)
         (void)ucp_mem_unmap(engine->context, region->memory);
+}
+
+/* From UCX 1.19 on the key is portable as it is. What an older one packs makes a newer peer refuse the whole
+ * key, and a stock prefill ends when its UCX does that. */
+static kvf_status make_portable(kvf_ucx_region *region, kvf_error *error)
+{
+    region->portable_key = malloc(region->key_length);
+    if (region->portable_key == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a region's key");
+    memcpy(region->portable_key, region->key, region->key_length);
+    region->portable_key_length = region->key_length;
+    kvf_slice key = {region->key, region->key_length};
+    if (!kvf_ucx_is_at_least(19) && kvf_rkey_is_sound(key))
+        region->portable_key_length = kvf_rkey_leave_out_empty(region->portable_key, key.length);
+    return KVF_OK;
 }
 
 kvf_status kvf_ucx_add_region(kvf_engine *base, const kvf_buffer *buffer, uint32_t *region,
@@ -107,6 +124,8 @@ kvf_status kvf_ucx_add_region(kvf_engine *base, const kvf_buffer *buffer, uint32
                           buffer->base, buffer->length, ucs_status_string(mapped));
     else
         status = check_kind(made->memory, buffer, error);
+    if (status == KVF_OK)
+        status = make_portable(made, error);
     if (status != KVF_OK) {
         free_region(engine, made);
         return status;
@@ -119,6 +138,13 @@ kvf_slice kvf_ucx_region_key(const kvf_engine *base, uint32_t region)
 {
     const kvf_ucx *engine = (const kvf_ucx *)(const void *)base;
     return (kvf_slice){engine->regions[region].key, engine->regions[region].key_length};
+}
+
+kvf_slice kvf_ucx_portable_region_key(const kvf_engine *base, uint32_t region)
+{
+    const kvf_ucx *engine = (const kvf_ucx *)(const void *)base;
+    const kvf_ucx_region *found = &engine->regions[region];
+    return (kvf_slice){found->portable_key, found->portable_key_length};
 }
 
 void kvf_ucx_free_regions(kvf_ucx *engine)

@@ -102,6 +102,14 @@ kvf_status kvf_ucx_connect(kvf_engine *base, kvf_slice address, void *user, kvf_
     return KVF_OK;
 }
 
+/* Whether the peer's UCX packs keys that ours refuses (see make_portable). Addresses tell the minor version
+ * modulo 16: 12 to 15 are old ones, as there is no 1.28 yet. */
+static bool packs_what_ours_refuses(const kvf_engine_peer *peer)
+{
+    int minor = peer->ucx_minor;
+    return kvf_ucx_is_at_least(19) && minor >= 0 && (minor < 19 - 16 || minor >= 12);
+}
+
 kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint32_t *region,
                                      kvf_error *error)
 {
@@ -116,6 +124,8 @@ kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint3
         free(copy);
         return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a remote region");
     }
+    if (packs_what_ours_refuses(peer))
+        (void)kvf_rkey_leave_out_empty(copy, key.length);
     ucs_status_t status = ucp_ep_rkey_unpack(peer->endpoint, copy, &keys[peer->key_count]);
     free(copy);
     if (status != UCS_OK)

@@ -95,10 +95,13 @@ static kvf_status open_engine(kvf_manager *manager, kvf_error *error)
 }
 
 /* KV regions are labelled and numbered as the profile's peers expect, whatever the memory is. */
-static kvf_status build_metadata(kvf_manager *manager, kvf_error *error)
+static kvf_status build_metadata(const kvf_manager *manager, bool portable, kvf_bytes *blob,
+                                 kvf_error *error)
 {
     const kvf_pool *pool = &manager->pool;
     const kvf_engine_operations *operations = manager->engine->operations;
+    kvf_slice (*key_of)(const kvf_engine *, uint32_t) =
+        portable ? operations->portable_region_key : operations->region_key;
     size_t count = pool->buffer_count + pool->aux_count;
     kvf_descriptor *descriptors = calloc(count, sizeof *descriptors);
     if (descriptors == NULL)
@@ -106,20 +109,27 @@ static kvf_status build_metadata(kvf_manager *manager, kvf_error *error)
     for (size_t i = 0; i < count; i++) {
         bool is_aux = i >= pool->buffer_count;
         const kvf_buffer *buffer = is_aux ? &pool->aux[i - pool->buffer_count] : &pool->buffers[i];
-        descriptors[i] = (kvf_descriptor){
-            .base = buffer->base,
-            .length = buffer->length,
-            .device = is_aux ? 0 : pool->device,
-            .kind = is_aux ? manager->profile->aux_kind : manager->profile->buffer_kind,
-            .key = operations->region_key(manager->engine, (uint32_t)i)};
+        descriptors[i] = (kvf_descriptor){.base = buffer->base,
+                                          .length = buffer->length,
+                                          .device = is_aux ? 0 : pool->device,
+                                          .kind = is_aux ? manager->profile->aux_kind
+                                                         : manager->profile->buffer_kind,
+                                          .key = key_of(manager->engine, (uint32_t)i)};
     }
     kvf_metadata metadata = {.agent_name = kvf_slice_of(manager->agent_name),
                              .worker_address = operations->address(manager->engine),
                              .descriptors = descriptors,
                              .descriptor_count = count};
-    kvf_status status = kvf_metadata_encode(&metadata, manager->flavour, &manager->metadata, error);
+    kvf_status status = kvf_metadata_encode(&metadata, manager->flavour, blob, error);
     free(descriptors);
     return status;
+}
+
+static kvf_status build_both_metadata(kvf_manager *manager, kvf_error *error)
+{
+    kvf_status status = build_metadata(manager, false, &manager->metadata, error);
+    return status == KVF_OK ? build_metadata(manager, true, &manager->portable_metadata, error)
+                            : status;
 }
 
 static kvf_status open_control(kvf_manager *manager, kvf_error *error)
@@ -203,7 +213,7 @@ static kvf_status build(kvf_manager *manager, const kvf_layout *layout,
         (status = open_engine(manager, error)) == KVF_OK &&
         (status = open_control(manager, error)) == KVF_OK &&
         (status = open_client(manager, error)) == KVF_OK && manager->role == KVF_DECODE)
-        status = build_metadata(manager, error);
+        status = build_both_metadata(manager, error);
     return status == KVF_OK ? start_thread(manager, error) : status;
 }
 
@@ -260,6 +270,7 @@ static void destroy(kvf_manager *manager)
         kvf_control_close(manager->control);
     kvf_timers_free(&manager->timers);
     kvf_bytes_free(&manager->metadata);
+    kvf_bytes_free(&manager->portable_metadata);
     kvf_bytes_free(&manager->pointers);
     kvf_pool_free(&manager->pool);
     close_descriptor(manager->epoll_fd);

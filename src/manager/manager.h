@@ -170,9 +170,10 @@ struct kvf_manager {
     kvf_lookup_policy server_policy;
     kvf_lookup_policy rank_policy;
     char agent_name[KVF_AGENT_NAME_MAX + 1];
-    char host[KVF_HOST_MAX]; /* what peers are told */
-    uint16_t port;           /* the bound control port; 0: none */
-    kvf_bytes metadata;      /* our agent's, decode only */
+    char host[KVF_HOST_MAX];     /* what peers are told */
+    uint16_t port;               /* the bound control port; 0: none */
+    kvf_bytes metadata;          /* our agent's, for kvferry peers; decode only */
+    kvf_bytes portable_metadata; /* the same for others, of whose UCX nothing is known */
     kvf_bytes
         pointers; /* bases of our buffers, then of our aux buffers, as the request carries them */
     pthread_t thread;

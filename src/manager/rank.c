@@ -515,7 +515,8 @@ static void fill_request(const kvf_receiver *receiver, bool is_real, bool extend
         .host = kvf_slice_of(manager->host),
         .port = manager->port,
         .agent_name = kvf_slice_of(manager->agent_name),
-        .agent_metadata = kvf_bytes_slice(&manager->metadata),
+        .agent_metadata =
+            kvf_bytes_slice(extended ? &manager->metadata : &manager->portable_metadata),
         .buffers = {manager->pointers.data, 8 * manager->pool.buffer_count},
         .aux = {manager->pointers.data + 8 * manager->pool.buffer_count,
                 8 * manager->pool.aux_count},

@@ -315,6 +315,28 @@ bool kvf_rkey_is_sound(kvf_slice key)
     return true;
 }
 
+size_t kvf_rkey_leave_out_empty(uint8_t *key, size_t length)
+{
+    enum { PARTS = 9 }; /* behind the map and the memory type */
+    uint64_t map = kvf_read_u64(key);
+    uint64_t kept = map;
+    size_t from = PARTS;
+    size_t to = PARTS;
+    for (uint64_t rest = map; rest != 0; rest &= rest - 1) {
+        size_t size = 1 + (size_t)key[from];
+        if (size == 1)
+            kept &= ~(rest & -rest);
+        else {
+            memmove(key + to, key + from, size);
+            to += size;
+        }
+        from += size;
+    }
+    memmove(key + to, key + from, length - from);
+    kvf_write_u64(key, kept);
+    return to + length - from;
+}
+
 int kvf_worker_address_ucx_minor(kvf_slice address)
 {
     if (address.length == 0 || (address.data[0] & 0x0f) != 1)

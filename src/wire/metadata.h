@@ -42,6 +42,11 @@ void kvf_metadata_free(kvf_metadata *metadata);
  * the map, then what newer releases add): false where UCX would read past its end. */
 bool kvf_rkey_is_sound(kvf_slice key);
 
+/* Takes out of a sound key the memory domains that have no bytes of their own. UCX before 1.19 names domains
+ * that need no key, TCP's and CMA's among them; from 1.19 on it refuses a key that does. Returns the new
+ * length. */
+size_t kvf_rkey_leave_out_empty(uint8_t *key, size_t length);
+
 /* The minor version of the UCX that wrote a v2 worker address, modulo 16; -1 when the address doesn't
  * tell (v1, empty). */
 int kvf_worker_address_ucx_minor(kvf_slice address);

@@ -380,6 +380,29 @@ static void keys_are_walked_to_their_end(void **state)
     }
 }
 
+static void keys_lose_their_empty_domains(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t length;
+        const char *expected;
+        size_t expected_length;
+    } cases[] = {
+        {"\x13\0\0\0\0\0\0\0\0\0\0\0", 12, "\0\0\0\0\0\0\0\0\0", 9}, /* UCX 1.13, host memory */
+        {"\0\0\0\0\0\0\0\0\1", 9, "\0\0\0\0\0\0\0\0\1", 9},
+        {"\0\0\0\0\0\0\0\x80\0\3abc", 13, "\0\0\0\0\0\0\0\x80\0\3abc", 13},
+        {"\7\0\0\0\0\0\0\0\0\0\2ab\0tail", 18, "\2\0\0\0\0\0\0\0\0\2abtail", 16},
+        {"\3\0\0\0\0\0\0\0\0\1x\1y", 13, "\3\0\0\0\0\0\0\0\0\1x\1y", 13},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint8_t key[32];
+        memcpy(key, cases[i].bytes, cases[i].length);
+        assert_int_equal(kvf_rkey_leave_out_empty(key, cases[i].length), cases[i].expected_length);
+        assert_memory_equal(key, cases[i].expected, cases[i].expected_length);
+    }
+}
+
 static void an_address_tells_its_ucx(void **state)
 {
     (void)state;
@@ -502,6 +525,7 @@ int main(void)
         cmocka_unit_test(lies_about_regions_are_refused),
         cmocka_unit_test(every_cut_is_refused),
         cmocka_unit_test(keys_are_walked_to_their_end),
+        cmocka_unit_test(keys_lose_their_empty_domains),
         cmocka_unit_test(an_address_tells_its_ucx),
         cmocka_unit_test(random_metadata_survives_round_trip_and_damage),
     };
