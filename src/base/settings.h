@@ -30,7 +30,7 @@
     NUMBER(control_port, PORT, 0, 0, 65535, "control port (SGLang's rank_port); 0: any free one")  \
     CHOICE(engine, 0, "ucx loop", "data plane; loop moves bytes inside one process, for tests")    \
     TEXT(transports, "", "UCX transports, e.g. tcp or posix,sysv,cma; empty: UCX_TLS, else all")   \
-    TEXT(fault, "", "faults to inject into the data plane, for tests: docs/settings-fault.md")       \
+    TEXT(fault, "", "faults to inject into the data plane, for tests: docs/settings-fault.md")     \
     NUMBER(bootstrap_timeout, TIME, 120 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,         \
            "from open until the other side is known")                                              \
     NUMBER(waiting_timeout, TIME, 300 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,           \
@@ -61,9 +61,9 @@
            "silence after which a peer counts as gone")                                            \
     NUMBER(outstanding_writes, COUNT, 64, 1, 65536,                                                \
            "writes posted to the transport and not completed, per manager")                        \
-    NUMBER(outstanding_bytes, BYTES, 4 << 20, 4096, UINT64_C(1) << 40,                             \
+    NUMBER(outstanding_bytes, BYTES, 2 << 20, 4096, UINT64_C(1) << 40,                             \
            "bytes posted to the transport and not completed, per manager")                         \
-    NUMBER(write_size, BYTES, 1 << 20, 4096, UINT64_C(1) << 40,                                    \
+    NUMBER(write_size, BYTES, 256 << 10, 4096, UINT64_C(1) << 40,                                  \
            "longest write posted in one piece")                                                    \
     NUMBER(spin, TIME, 0, 0, KVF_SECOND,                                                           \
            "how long the event loop polls before it sleeps; costs a core")                         \
