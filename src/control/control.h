@@ -5,7 +5,12 @@
  * One thread, the event loop. Descriptors behave as ZeroMQ's do (edge-triggered, one for all
  * directions): after any call on an endpoint call its process() until it returns false; only then is it
  * safe to sleep on its descriptors. Callbacks run inside process(). They may call send() and connect();
- * close() of the endpoint that calls back only after process() has returned. */
+ * close() of the endpoint that calls back only after process() has returned.
+ *
+ * What ZeroMQ doesn't let us do: bound an unfinished message (a peer may send frames without end, of which
+ * nothing is seen up here until the last); tell a closed connection from a silent one; be told of a name
+ * that isn't found (the timeout tells). A peer whose receive queue stays full counts as silent, since its
+ * answer to a heartbeat waits behind the messages. */
 #ifndef KVF_CONTROL_CONTROL_H
 #define KVF_CONTROL_CONTROL_H
 
@@ -25,15 +30,19 @@ void kvf_control_close(kvf_control *control);
 
 typedef struct kvf_control_pull_callbacks {
     void *user;
-    /* A whole message. `connection` tells which connection it came over (never 0). Frames are valid during
-     * the call. Messages with more frames than the settings allow are dropped and reported with
+    /* A whole message. `connection` tells which connection it came over: never 0, never used again for
+     * another one, and never guessed, also where a descriptor was used again meanwhile. Frames are valid
+     * during the call. Messages with more frames than the settings allow are dropped and reported with
      * frame_count 0. */
     void (*message)(void *user, uint64_t connection, const kvf_slice *frames, size_t frame_count);
-    /* A connection ended: closed, or silent for heartbeat_timeout. Comes after its last message. */
+    /* A connection that had brought a message ended: closed, or silent for heartbeat_timeout (counted from
+     * a heartbeat, so up to heartbeat_interval later). Comes after its last message: should one turn up
+     * still, which only a connection cut for bad bytes can cause, it comes under a number of its own. */
     void (*gone)(void *user, uint64_t connection);
 } kvf_control_pull_callbacks;
 
-/* Binds host:port (port 0: any free one). KVF_ADDRESS_IN_USE, KVF_INVALID_ARGUMENT, KVF_SYSTEM. */
+/* Binds host:port (port 0: any free one); looking up a name may wait. Peers get through their handshake
+ * only while process() is called: that is what makes a connection known for certain. KVF_ADDRESS_IN_USE, KVF_INVALID_ARGUMENT, KVF_SYSTEM. */
 kvf_status kvf_control_pull_open(kvf_control *control, const char *host, uint16_t port,
                                  const kvf_control_pull_callbacks *callbacks,
                                  kvf_control_pull **pull, kvf_error *error);
@@ -55,7 +64,8 @@ typedef struct kvf_control_push_callbacks {
 } kvf_control_push_callbacks;
 
 /* Starts to connect and returns. KVF_INVALID_ARGUMENT, KVF_SYSTEM. A connect that doesn't succeed within
- * `timeout` nanoseconds is `gone`. */
+ * `timeout` nanoseconds is `gone`. A name is looked up on the I/O thread of all PUSHes, which answers no
+ * heartbeats meanwhile: with a slow name server they would all be lost. Better give a numeric address. */
 kvf_status kvf_control_push_open(kvf_control *control, const char *host, uint16_t port,
                                  uint64_t timeout, const kvf_control_push_callbacks *callbacks,
                                  kvf_control_push **push, kvf_error *error);
