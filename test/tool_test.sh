@@ -192,6 +192,10 @@ answer decode '"room":8,"state":"failed"'
 finish decode 1
 finish prefill 1
 
+scene="a library that writes to descriptor 1"
+lines=$(UCX_NO_SUCH_VARIABLE=1 "$tool" decode "${shape[@]}" --bootstrap "$bootstrap" 2>/dev/null <<<'{"quit":true}')
+[ "$(grep -cv '^{' <<<"$lines")" = 0 ] || complain "UCX's warnings are among the JSON lines: $lines"
+
 scene="a bootstrap server that isn't there"
 start decode "$tool" decode "${shape[@]}" --bootstrap 127.0.0.1:1 --set bootstrap_timeout=5s
 answer decode '"ready":true'

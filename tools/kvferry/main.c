@@ -4,8 +4,10 @@
 #include "nearest.h"
 #include "worker.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command_row {
     const char *name;
@@ -88,8 +90,21 @@ static int help(int count, char **arguments)
     return count == 0 ? print_help(stdout) : run_command(arguments[0], 1, only_help);
 }
 
+/* UCX writes its warnings to descriptor 1, into the middle of our JSON lines. From here on that descriptor is
+ * standard error, and our `stdout` has one of its own. */
+static void keep_output_to_ourselves(void)
+{
+    (void)fflush(stdout);
+    int output = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    FILE *ours = output < 0 ? NULL : fdopen(output, "w");
+    if (ours == NULL || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+        return;
+    stdout = ours;
+}
+
 int main(int count, char **arguments)
 {
+    keep_output_to_ourselves();
     if (count < 2) {
         (void)print_help(stderr);
         return TOOL_USAGE;

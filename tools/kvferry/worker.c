@@ -160,7 +160,7 @@ static void wait_and_act(tool_worker *worker)
 
 static void show_progress(const tool_worker *worker)
 {
-    if (!worker->options.quiet && progress_is_live() && isatty(STDOUT_FILENO) == 0)
+    if (!worker->options.quiet && progress_is_live() && isatty(fileno(stdout)) == 0)
         progress_show("%zu rooms open, %llu succeeded, %llu failed", worker->rooms.open,
                       (unsigned long long)worker->succeeded, (unsigned long long)worker->failed);
 }
