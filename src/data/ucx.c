@@ -229,8 +229,10 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
     uint64_t deadline = kvf_clock_after(kvf_clock_now(), budget);
     for (;;) {
         int rounds = 0;
-        /* One round may copy some megabytes: the clock is cheaper than being late. */
-        while (rounds < ROUNDS_AT_ONCE && ucp_worker_progress(engine->worker) != 0 &&
+        /* One round may copy some megabytes: the clock is cheaper than being late, and a transfer whose
+         * next stage can begin doesn't wait for the others' bytes. */
+        while (rounds < ROUNDS_AT_ONCE && engine->transfers.ready == NULL &&
+               ucp_worker_progress(engine->worker) != 0 &&
                (rounds++ == 0 || kvf_clock_now() < deadline))
             continue;
         report_failed(engine);
