@@ -236,7 +236,7 @@ int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity);
 void kvf_room_abort(kvf_room *room);
 void kvf_room_close(kvf_room *room);
 /* Loop: makes the machine's state visible and pends an event. */
-void kvf_room_publish(kvf_room *room, const kvf_outcome *outcome, uint64_t bytes);
+void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes);
 
 /* loop.c */
 void *kvf_loop_run(void *manager);

@@ -1,6 +1,7 @@
 /* The rooms table, the queue of calls and the list of events: all that API threads and the loop share. */
 #include "manager/manager.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -191,9 +192,28 @@ static void count_end(kvf_room *room, const kvf_outcome *outcome)
                  outcome->error.text);
 }
 
-void kvf_room_publish(kvf_room *room, const kvf_outcome *outcome, uint64_t bytes)
+/* Large writes over shared memory hang or are lost between UCX before 1.19 and newer ones; neither side
+ * hears more of it than silence. */
+static void suspect_old_ucx(const kvf_manager *manager, kvf_outcome *outcome)
+{
+    kvf_error *error = &outcome->error;
+    unsigned minor;
+    if (outcome->state != KVF_FAILED || manager->settings.engine != 0 ||
+        (error->status != KVF_TIMEOUT && error->status != KVF_PEER_GONE &&
+         error->status != KVF_TRANSPORT) ||
+        sscanf(kvf_ucx_version(), "1.%u", &minor) != 1 || minor >= 19)
+        return;
+    size_t length = strlen(error->text);
+    (void)snprintf(error->text + length, sizeof error->text - length,
+                   "; this side is on UCX %s, which doesn't meet 1.19 and newer ones over shared "
+                   "memory: run both sides on 1.19 or newer, or on transports=tcp",
+                   kvf_ucx_version());
+}
+
+void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes)
 {
     kvf_manager *manager = room->manager;
+    suspect_old_ucx(manager, outcome);
     count_end(room, outcome);
     atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&room->status, (unsigned)outcome->error.status, memory_order_relaxed);
