@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test install deps format tidy clean distclean
+.PHONY: all build demo test interop install deps format tidy clean distclean
 
 all: build
 
@@ -30,6 +30,10 @@ demo: build
 
 test: build
 	@$(CLEAN_ENV) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+# Against stock SGLang and NIXL, from PyPI. INTEROP="--only 0.4.7 /tcp" runs a part of it.
+interop: build
+	@$(CLEAN_ENV) scripts/interop.sh $(BUILD) $(INTEROP)
 
 # DESTDIR is honoured.
 install: build

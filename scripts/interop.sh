@@ -71,7 +71,9 @@ connector() {
 }
 
 ucx() {
-    pip download --dest "$2" --requirement "$here/packages/$1.txt" &&
+    local requirements=$here/packages/$1.txt
+    [ -e "$requirements" ] || requirements=$here/../../packaging/ucx-wheel.txt
+    pip download --dest "$2" --requirement "$requirements" &&
         "$python" "$here/unpack.py" "$2"/*.whl "$2" libucx/lib/ &&
         rm "$2"/*.whl
 }
@@ -87,8 +89,20 @@ done
 for version in 1.18.1 1.19.0; do
     bring "ucx-$version" ucx
 done
+# The newest is the one that scripts/ucx.sh brings, and may have brought.
+[ -e "$build/ucx-1.22.0/complete" ] || bring ucx-1.22.0 ucx
+
+# What was built against an old UCX must run on newer ones.
+if pkg-config --exists ucx; then
+    cmake -S "$here/../.." -B "$packages/system" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT=system \
+        >"$packages/system.log" && cmake --build "$packages/system" --target kvferry >>"$packages/system.log" || {
+        tail -n 20 "$packages/system.log"
+        exit 1
+    }
+fi
 
 # Compiling what every worker imports takes longer than most rooms: keep it.
 unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX=$packages/bytecode
-exec "$packages/environment/bin/python" "$here/run.py" --build "$build" "$@"
+exec "$packages/environment/bin/python" "$here/run.py" --build "$build" \
+    --document "$here/../../docs/compatibility.md" "$@"

@@ -42,6 +42,11 @@ class Place:
         return self.build / "interop"
 
     @property
+    def old_build(self) -> pathlib.Path:
+        """kvferry, built against the system's UCX."""
+        return self.packages / "system"
+
+    @property
     def python(self) -> str:
         return str(self.packages / "environment" / "bin" / "python")
 
@@ -207,7 +212,8 @@ class Scene:
     profile: str  # "0.4.7" or "0.4.7.post1"
     transport: str | None  # UCX_TLS, or None for all
     nixl: str = "0.3.1"
-    ucx: str | None = None  # a folder of libraries for kvferry, or None for those it was built with
+    old_build: bool = False  # kvferry as built against the system's UCX
+    ucx: pathlib.Path | None = None  # libraries that kvferry is to run on instead of those it was built with
     processes: list[Process] = field(default_factory=list)
 
     def __enter__(self) -> "Scene":
@@ -240,8 +246,9 @@ class Scene:
     def _kvferry(self, name: str, arguments: list[str], **environment: str) -> Process:
         environment = self._environment() | environment
         if self.ucx:
-            environment["LD_LIBRARY_PATH"] = self.ucx
-        return self._keep(Process(self.place, name, [str(self.place.build / "kvferry"), *arguments], environment))
+            environment["LD_LIBRARY_PATH"] = str(self.ucx)
+        folder = self.place.old_build if self.old_build else self.place.build
+        return self._keep(Process(self.place, name, [str(folder / "kvferry"), *arguments], environment))
 
     def bootstrap(self, kind: str, port: int = 0) -> "Server":
         if kind == "stock":

@@ -20,6 +20,8 @@ class Outcome:
 class Report:
     only: str = ""
     outcomes: dict[Cell, Outcome] = field(default_factory=dict)
+    speeds: dict[Cell, float] = field(default_factory=dict)  # seconds of a room
+    notes: dict[Cell, str] = field(default_factory=dict)  # what kvferry said where a pair is known not to work
     versions: dict[str, str] = field(default_factory=dict)
 
     def wants(self, cell: Cell) -> bool:
@@ -59,4 +61,4 @@ class Report:
         for worker in workers:
             for answer in worker.answers:
                 if answer.get("ready") and "nixl" in answer:
-                    self.versions["nixl"] = f"{answer['nixl']} (UCX {answer['ucx']})"
+                    self.versions["stock NIXL"] = f"{answer['nixl']}, with UCX {answer['ucx']}"
