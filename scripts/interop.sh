@@ -87,7 +87,7 @@ bring environment environment
 for version in 0.4.7 0.4.7.post1; do
     bring "sglang-$version" connector
 done
-for version in 0.3.1; do
+for version in 0.3.1 0.5.1 0.7.1 1.5.1; do
     bring "nixl-$version" beside
 done
 for version in 1.18.1 1.19.0; do
