@@ -96,6 +96,9 @@ done
 # The newest is the one that scripts/ucx.sh brings, and may have brought.
 [ -e "$build/ucx-1.22.0/complete" ] || bring ucx-1.22.0 ucx
 
+mkdir -p "$packages/no-cuda"
+cc -shared -fPIC -Wl,-soname,libcuda.so.1 -o "$packages/no-cuda/libcuda.so.1" "$here/standins/libcuda.c"
+
 # What was built against an old UCX must run on newer ones.
 if pkg-config --exists ucx; then
     cmake -S "$here/../.." -B "$packages/system" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT=system \

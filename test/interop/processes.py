@@ -103,6 +103,15 @@ class Process:
         except OSError as error:
             raise Failed(f"{self.name} is gone: {self._last_words()}") from error
 
+    def tell_text(self, text: str | None, line: Line) -> None:
+        """Plain text where it is given, else a line of JSON."""
+        if text is None:
+            self.tell(line)
+            return
+        assert self._child.stdin
+        self._child.stdin.write(text + "\n")
+        self._child.stdin.flush()
+
     def await_answer(self, what: str, found: Callable[[Line], bool], seconds: float) -> Line:
         """The first answer, old or new, for which `found` holds."""
         deadline = time.monotonic() + seconds
@@ -273,6 +282,9 @@ class Scene:
         for key, value in settings.items():
             arguments += ["--set", f"{key}={value}"]
         return self._kvferry(name, arguments)
+
+    def start(self, name: str, command: list[str], **environment: str) -> Process:
+        return self._keep(Process(self.place, name, command, self._environment() | environment))
 
     def hostile(self) -> Process:
         """A prefill rank that sends notifications of every kind."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import bare
 import document
 import faults
 import matrix
@@ -27,6 +28,7 @@ PARTS = {
     "A later room completes at the stock peer": survival,
     "Known faults while a stock peer has a room open": faults,
     "UCX releases": ucx,
+    "The data plane alone": bare,
     "Speed": speed,
 }
 
@@ -59,7 +61,7 @@ def main() -> None:
     place = Place(options.build.resolve())
     check_connectors(place)
     shutil.rmtree(place.logs, ignore_errors=True)
-    place.logs.mkdir(parents=True)
+    place.logs.mkdir(parents=True, exist_ok=True)
     report = Report(options.only)
     began = time.monotonic()
     listed = [cell for part in PARTS.values() for cell in part.cells() if report.wants(cell)]
