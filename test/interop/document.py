@@ -1,6 +1,7 @@
 """docs/compatibility.md, from what was measured."""
 
 import pathlib
+import re
 from collections import defaultdict
 
 from matrix import PAIRS, Cell
@@ -54,6 +55,11 @@ def single_rows(report: Report, cells: list[Cell]) -> str:
     return text
 
 
+def impersonal(said: str) -> str:
+    """Without what differs from run to run."""
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "AGENT", re.sub(r"(127\.0\.0\.1):\d+", r"\1:PORT", said))
+
+
 def speeds(report: Report) -> str:
     transports = dict.fromkeys(cell.transport for cell in report.speeds)
     text = f"| transport | {' | '.join(f'{a} → {b}' for a, b in PAIRS)} |\n| --- |{' ---: |' * len(PAIRS)}\n"
@@ -77,5 +83,5 @@ def write(path: pathlib.Path, report: Report, parts: dict[str, list[Cell]]) -> N
     if report.notes:
         text += "\n## What kvferry says where a pair does not work\n\n"
         for cell, said in report.notes.items():
-            text += f"- {cell.prefill} → {cell.decode}, {cell.transport}, {cell.what}: {said}\n"
+            text += f"- {cell.prefill} → {cell.decode}, {cell.transport}, {cell.what}: {impersonal(said)}\n"
     path.write_text(text + OTHERS)
