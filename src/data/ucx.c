@@ -211,6 +211,7 @@ static kvf_status ucx_post(kvf_engine *base, kvf_transfer *transfer, kvf_error *
 static void ucx_cancel(kvf_engine *base, kvf_transfer *transfer)
 {
     kvf_transfers_cancel(&kvf_ucx_of(base)->transfers, transfer);
+    kvf_ucx_drop_held(transfer);
 }
 
 static void report_failed(kvf_ucx *engine)

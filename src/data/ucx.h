@@ -41,6 +41,9 @@ struct kvf_engine_peer {
     size_t key_count;
     int ucx_minor; /* of the peer, modulo 16; -1: unknown */
     bool leaving;  /* disconnected: freed when `closing` has ended */
+    bool greeted;  /* the peer's worker knows our endpoint: puts may go */
+    kvf_put *held; /* puts that wait for it, oldest first */
+    kvf_put *held_last;
     ucs_status_ptr_t closing;
     kvf_engine_peer *next;
     kvf_engine_peer *next_failed;
@@ -62,6 +65,13 @@ kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint3
                                      kvf_error *error);
 void *kvf_ucx_peer_user(const kvf_engine_peer *peer);
 void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer);
+
+/* Greets a new peer; until it has answered its puts are held. */
+void kvf_ucx_greet(kvf_engine_peer *peer);
+/* Posts what is held, or ends it where the transfer or the peer has failed. */
+void kvf_ucx_release_held(kvf_engine_peer *peer);
+/* Ends the held puts of a canceled transfer. */
+void kvf_ucx_drop_held(kvf_transfer *transfer);
 
 /* Whether this process runs on UCX 1.`minor` or newer. */
 bool kvf_ucx_is_at_least(unsigned minor);

@@ -55,6 +55,7 @@ static void endpoint_failed(void *context, ucp_ep_h endpoint, ucs_status_t statu
     char text[KVF_ERROR_TEXT_MAX];
     (void)snprintf(text, sizeof text, "UCX lost the peer: %s", ucs_status_string(status));
     kvf_transfers_peer_failed(&peer->engine->transfers, &peer->base, text);
+    kvf_ucx_release_held(peer);
     peer->next_failed = peer->engine->failed;
     peer->engine->failed = peer;
 }
@@ -98,6 +99,7 @@ kvf_status kvf_ucx_connect(kvf_engine *base, kvf_slice address, void *user, kvf_
     }
     made->next = made->engine->peers;
     made->engine->peers = made;
+    kvf_ucx_greet(made);
     *peer = made;
     return KVF_OK;
 }

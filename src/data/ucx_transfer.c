@@ -31,10 +31,10 @@ static kvf_outcome outcome_of(ucs_status_ptr_t result)
 }
 
 /* The region indices come from our own tables and were checked when the spans were made. */
-static kvf_outcome post_put(void *context, kvf_put *put)
+static kvf_outcome post_put_now(kvf_put *put)
 {
-    const kvf_ucx *engine = context;
     const kvf_engine_peer *peer = put->transfer->peer;
+    const kvf_ucx *engine = peer->engine;
     const kvf_write *write = &put->write;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
@@ -49,6 +49,75 @@ static kvf_outcome post_put(void *context, kvf_put *put)
     if (UCS_PTR_IS_ERR(result))
         put_failed(put, UCS_PTR_STATUS(result));
     return outcome_of(result);
+}
+
+static kvf_outcome post_put(void *context, kvf_put *put)
+{
+    (void)context;
+    kvf_engine_peer *peer = put->transfer->peer;
+    if (peer->greeted)
+        return post_put_now(put);
+    put->next = NULL;
+    if (peer->held == NULL)
+        peer->held = put;
+    else
+        peer->held_last->next = put;
+    peer->held_last = put;
+    return KVF_OUTCOME_PENDING;
+}
+
+void kvf_ucx_release_held(kvf_engine_peer *peer)
+{
+    while (peer->held != NULL) {
+        kvf_put *put = peer->held;
+        peer->held = put->next;
+        if (peer->base.failed)
+            kvf_transfers_fail(put->transfer, KVF_PEER_GONE, "%s", peer->base.failure);
+        if (peer->base.failed || post_put_now(put) != KVF_OUTCOME_PENDING)
+            kvf_transfers_put_ended(&peer->engine->transfers, put);
+    }
+}
+
+void kvf_ucx_drop_held(kvf_transfer *transfer)
+{
+    kvf_engine_peer *peer = transfer->peer;
+    kvf_put *list = peer->held;
+    peer->held = NULL;
+    while (list != NULL) {
+        kvf_put *put = list;
+        list = put->next;
+        if (put->transfer == transfer)
+            kvf_transfers_put_ended(&peer->engine->transfers, put);
+        else
+            (void)post_put(peer->engine, put);
+    }
+}
+
+static void greeted(void *request, ucs_status_t status, void *context)
+{
+    (void)status; /* where it failed, the puts do too, and say so */
+    kvf_engine_peer *peer = context;
+    ucp_request_free(request);
+    peer->greeted = true;
+    kvf_ucx_release_held(peer);
+}
+
+/* A message that asks for a way to reply is complete when the peer's worker has one. Without it the peer would
+ * make one in the middle of our first writes, and UCX's TCP (1.22 and before) ends the peer's process when a
+ * connection that has received half a write changes hands so; seen where there are two TCP devices. An empty
+ * message on NIXL's former id of "disconnect": nobody looks at it. */
+void kvf_ucx_greet(kvf_engine_peer *peer)
+{
+    enum { ID = 2 };
+    ucp_request_param_t param = {
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY,
+        .cb = {.send = greeted},
+        .user_data = peer,
+    };
+    ucs_status_ptr_t result = ucp_am_send_nbx(peer->endpoint, ID, NULL, 0, NULL, 0, &param);
+    peer->greeted = outcome_of(result) != KVF_OUTCOME_PENDING;
 }
 
 static void flush_failed(kvf_transfer *transfer, ucs_status_t status)
