@@ -235,8 +235,8 @@ static bool deadline_passed(kvf_sender_machine *machine, uint64_t now, kvf_actio
                       machine->destination_count, machine->required);
     else
         kvf_error_set(&machine->outcome.error, KVF_TIMEOUT,
-                      "%llu writes of chunks were not completed within waiting_timeout; the decode "
-                      "side stopped taking bytes",
+                      "%llu writes of chunks were not completed within waiting_timeout: the decode "
+                      "side takes no bytes, or the UCX versions of the two sides don't meet",
                       (unsigned long long)machine->writes_left);
     fail(machine, actions);
     return true;

@@ -40,25 +40,22 @@ static void judge_version(unsigned version, const char *which, doctor_finding *f
         doctor_complain(finding, use_newer, "%s: kvferry needs 1.13 or newer", which);
     else if (version < version_number(1, 16))
         doctor_warn(finding, use_newer,
-                    "%s: fine between kvferry peers of this version; towards a newer decode peer "
-                    "shared memory hangs and only TCP works, slowly; a prefill peer on 1.19 or "
-                    "newer, stock NIXL included, can't write to this machine",
+                    "%s: fine between kvferry peers of this version; with peers on 1.19 or newer, "
+                    "stock NIXL included, only TCP works, slowly, and large writes over shared "
+                    "memory hang or end a stock prefill",
                     which);
     else if (version < version_number(1, 19))
         doctor_warn(finding, use_newer,
-                    "%s: a prefill peer on 1.19 or newer, stock NIXL included, can't write to this "
-                    "machine; towards such a decode peer TCP has a quarter of its speed",
+                    "%s: works with kvferry peers and stock NIXL up to 0.7; towards a decode peer "
+                    "on 1.19 or newer TCP has a quarter of its speed",
                     which);
     else if (version < version_number(1, 22))
         doctor_fine(finding,
-                    "%s: works with peers on 1.19 or newer, stock NIXL up to 0.7 included; towards "
-                    "NIXL 1.x use 1.22 or newer; decode peers on 1.18 or older can't be written to",
+                    "%s: works with kvferry peers and stock NIXL up to 0.7; towards NIXL 1.x use "
+                    "1.22 or newer",
                     which);
     else
-        doctor_fine(finding,
-                    "%s: works with peers on 1.19 or newer, stock NIXL included; decode peers on "
-                    "1.18 or older can't be written to",
-                    which);
+        doctor_fine(finding, "%s: works with kvferry peers and stock NIXL up to 1.5", which);
 }
 
 void doctor_ucx_version(const doctor_subject *subject, doctor_finding *finding)
