@@ -98,8 +98,12 @@ void test_worker_fill(test_worker *worker)
         memset(worker->memory, 0xee, worker->memory_length);
         return;
     }
-    for (size_t i = 0; i < worker->memory_length; i++)
-        worker->memory[i] = (unsigned char)((i * 131) ^ (i >> 9) ^ (i >> 17));
+    /* Pages of a room that is under way must not be written to, not even with what they hold. */
+    for (size_t i = 0; i < worker->memory_length; i++) {
+        unsigned char byte = (unsigned char)((i * 131) ^ (i >> 9) ^ (i >> 17));
+        if (worker->memory[i] != byte)
+            worker->memory[i] = byte;
+    }
 }
 
 bool test_page_arrived(const test_worker *from, size_t source, const test_worker *to,
