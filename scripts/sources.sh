@@ -2,4 +2,4 @@
 # Lists the project's C files, one a line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-find include src tools examples test fuzz docs/man -name '*.[ch]' 2>/dev/null | sort
+find include src sim tools examples test fuzz docs/man -name '*.[ch]' 2>/dev/null | sort

@@ -1,0 +1,10 @@
+# The simulator: the pure parts, and of base/ what is pure or harmless, without UCX, sockets or threads.
+file(GLOB sim_sources CONFIGURE_DEPENDS sim/*.c)
+foreach(layer base wire plan room)
+    file(GLOB sources CONFIGURE_DEPENDS src/${layer}/*.c)
+    list(FILTER sources EXCLUDE REGEX "_test\\.c$")
+    list(APPEND sim_sources ${sources})
+endforeach()
+add_executable(kvf_sim ${sim_sources})
+target_include_directories(kvf_sim PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(kvf_sim PRIVATE kvf_options kvf_link_options PkgConfig::JANSSON PkgConfig::XXHASH)

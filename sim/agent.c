@@ -1,0 +1,235 @@
+/* Decode processes as a prefill node sees them; src/manager/agent.c in small. */
+#include "sim/sim.h"
+
+#include <stdlib.h>
+
+static sim_agent *new_agent(sim_node *node, const kvf_request *request)
+{
+    sim_agent *agent = calloc(1, sizeof *agent);
+    uint8_t *metadata = malloc(request->agent_metadata.length + 1);
+    if (agent == NULL || metadata == NULL)
+        abort();
+    agent->node = node;
+    (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
+    if (request->agent_metadata.length > 0)
+        memcpy(metadata, request->agent_metadata.data, request->agent_metadata.length);
+    agent->metadata = metadata;
+    agent->metadata_length = request->agent_metadata.length;
+    DL_APPEND(node->agents, agent);
+    node->agent_count++;
+    return agent;
+}
+
+/* Before anything is remembered: a first message that was cut short must spoil that room alone, not all that
+ * the agent will ever ask for. */
+static kvf_status check_metadata(const sim_node *node, const kvf_request *request, kvf_error *error)
+{
+    kvf_metadata metadata;
+    if (node->world->plant == SIM_PLANT_BAD_METADATA_STICKS)
+        return KVF_OK;
+    kvf_status status = kvf_metadata_decode(request->agent_metadata, 64, &metadata, error);
+    if (status == KVF_OK && !kvf_slice_equal(metadata.agent_name, request->agent_name))
+        status = kvf_error_set(error, KVF_PROTOCOL, "the metadata of another agent");
+    kvf_metadata_free(&metadata);
+    return status;
+}
+
+kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t connection,
+                          sim_agent **agent, kvf_error *error)
+{
+    sim_agent *found;
+    DL_FOREACH(node->agents, found)
+    {
+        if (kvf_slice_equal(kvf_slice_of(found->name), request->agent_name))
+            break;
+    }
+    if (found != NULL) {
+        kvf_slice metadata = {found->metadata, found->metadata_length};
+        if (!kvf_slice_equal(metadata, request->agent_metadata))
+            return kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
+                                 found->name);
+    } else {
+        if (node->agent_count >= node->world->limits.peers)
+            return kvf_error_set(error, KVF_LIMIT, "too many peers");
+        kvf_status status = check_metadata(node, request, error);
+        if (status != KVF_OK)
+            return status;
+        found = new_agent(node, request);
+    }
+    found->connection = connection;
+    *agent = found;
+    return KVF_OK;
+}
+
+/* Fails the rooms of an agent that can't be reached any more, and no others. */
+void sim_agent_bury(sim_agent *agent, const char *why)
+{
+    sim_node *node = agent->node;
+    DL_DELETE(node->agents, agent);
+    node->agent_count--;
+    DL_APPEND(node->dead_agents, agent);
+    agent->dead = true;
+    sim_trace(node->world, node, "decode agent %s is gone: %s", agent->name, why);
+    kvf_error error;
+    kvf_error_set(&error, KVF_PEER_GONE, "decode agent %s is gone: %s", agent->name, why);
+    sim_incoming *incoming;
+    sim_incoming *next;
+    DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
+    {
+        sim_sender *sender = incoming->sender;
+        if (sender == NULL) {
+            sim_incoming_free(incoming);
+            continue;
+        }
+        sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                    .agent_name = kvf_slice_of(agent->name),
+                                                    .error = &error});
+        sim_sender_release(sender);
+    }
+    sim_sender *sender;
+    DL_FOREACH(node->senders, sender)
+    {
+        if (node->world->plant == SIM_PLANT_DEATH_FAILS_ALL)
+            sim_sender_feed(sender,
+                            &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
+    }
+}
+
+void sim_prefill_connection_gone(sim_node *node, uint64_t connection)
+{
+    sim_agent *agent;
+    sim_agent *next;
+    DL_FOREACH_SAFE(node->agents, agent, next)
+    {
+        if (agent->connection == connection)
+            sim_agent_bury(agent, "its control connection was closed or went silent");
+    }
+    sim_agents_reap(node);
+}
+
+static void free_agent(sim_agent *agent)
+{
+    free(agent->metadata);
+    free(agent);
+}
+
+void sim_agents_reap(sim_node *node)
+{
+    sim_agent *agent;
+    sim_agent *next;
+    DL_FOREACH_SAFE(node->dead_agents, agent, next)
+    {
+        if (agent->incoming != NULL || agent->transfer_count > 0)
+            continue;
+        DL_DELETE(node->dead_agents, agent);
+        free_agent(agent);
+    }
+}
+
+void sim_agents_free(sim_node *node)
+{
+    sim_agent *agent;
+    sim_agent *next;
+    DL_FOREACH_SAFE(node->agents, agent, next)
+    {
+        DL_DELETE(node->agents, agent);
+        free_agent(agent);
+    }
+    DL_FOREACH_SAFE(node->dead_agents, agent, next)
+    {
+        DL_DELETE(node->dead_agents, agent);
+        free_agent(agent);
+    }
+    node->agent_count = 0;
+}
+
+/* ---- Memory --------------------------------------------------------------------------------------- */
+
+static const kvf_descriptor *find_region(const kvf_metadata *metadata, uint32_t kind,
+                                         uint64_t device, uint64_t address)
+{
+    for (size_t i = 0; i < metadata->descriptor_count; i++) {
+        const kvf_descriptor *region = &metadata->descriptors[i];
+        if (region->kind == kind && region->device == device &&
+            address - region->base < region->length)
+            return region;
+    }
+    return NULL;
+}
+
+static kvf_status pair(const kvf_metadata *metadata, const kvf_buffer *buffer, uint64_t address,
+                       uint32_t kind, uint64_t device, kvf_span *span, uint64_t *limit,
+                       kvf_error *error)
+{
+    const kvf_descriptor *region = find_region(metadata, kind, device, address);
+    if (region == NULL)
+        return kvf_error_set(error, KVF_MISMATCH, "a buffer that lies in no region");
+    uint64_t items = (region->length - (address - region->base)) / buffer->item_length;
+    if (items < *limit)
+        *limit = items;
+    *span = (kvf_span){.source_base = buffer->base,
+                       .destination_base = address,
+                       .item_length = buffer->item_length};
+    return KVF_OK;
+}
+
+static kvf_status pair_all(sim_incoming *incoming, const kvf_metadata *metadata, bool all_aux,
+                           kvf_error *error)
+{
+    const sim_node *node = incoming->agent->node;
+    const kvf_request *request = &incoming->request;
+    const kvf_profile *profile = node->world->profile;
+    size_t buffers = request->buffers.length / 8;
+    size_t aux = request->aux.length / 8;
+    if (buffers < SIM_BUFFERS || (request->extended && buffers != SIM_BUFFERS))
+        return kvf_error_set(error, KVF_MISMATCH, "the agent has %zu KV buffers", buffers);
+    if (aux == 0 || (all_aux && aux != SIM_AUX))
+        return kvf_error_set(error, KVF_MISMATCH, "the agent has %zu aux buffers", aux);
+    incoming->page_limit = UINT32_MAX;
+    incoming->slot_limit = UINT32_MAX;
+    incoming->aux_span_count = all_aux ? SIM_AUX : 1;
+    kvf_status status = KVF_OK;
+    for (size_t i = 0; status == KVF_OK && i < SIM_BUFFERS; i++)
+        status = pair(metadata, &node->pool.regions[i], kvf_read_u64(request->buffers.data + 8 * i),
+                      profile->buffer_kind, request->device, &incoming->spans[i],
+                      &incoming->page_limit, error);
+    for (size_t i = 0; status == KVF_OK && i < incoming->aux_span_count; i++)
+        status = pair(metadata, &node->pool.regions[SIM_BUFFERS + i],
+                      kvf_read_u64(request->aux.data + 8 * i), profile->aux_kind, 0,
+                      &incoming->aux_spans[i], &incoming->slot_limit, error);
+    return status;
+}
+
+/* A worker address is the node's index and incarnation: see decode.c. */
+static kvf_status load(sim_agent *agent, const kvf_metadata *metadata, kvf_error *error)
+{
+    sim_world *world = agent->node->world;
+    if (!kvf_slice_equal(metadata->agent_name, kvf_slice_of(agent->name)))
+        return kvf_error_set(error, KVF_PROTOCOL, "the metadata of another agent");
+    if (metadata->worker_address.length != 16)
+        return kvf_error_set(error, KVF_TRANSPORT, "not a worker address");
+    uint64_t index = kvf_read_u64(metadata->worker_address.data);
+    if (index >= world->node_count)
+        return kvf_error_set(error, KVF_TRANSPORT, "nobody is at that worker address");
+    agent->decode = &world->nodes[index];
+    agent->decode_incarnation = (uint32_t)kvf_read_u64(metadata->worker_address.data + 8);
+    return KVF_OK;
+}
+
+kvf_status sim_agent_bind(sim_incoming *incoming, kvf_error *error)
+{
+    sim_agent *agent = incoming->agent;
+    kvf_metadata metadata;
+    kvf_status status = kvf_metadata_decode((kvf_slice){agent->metadata, agent->metadata_length},
+                                            64, &metadata, error);
+    if (status != KVF_OK)
+        return status;
+    if (agent->decode == NULL)
+        status = load(agent, &metadata, error);
+    bool all_aux =
+        !agent->node->stock && (incoming->request.extensions & KVF_EXTENSION_ALL_AUX) != 0;
+    if (status == KVF_OK)
+        status = pair_all(incoming, &metadata, all_aux, error);
+    kvf_metadata_free(&metadata);
+    return status;
+}

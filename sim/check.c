@@ -1,0 +1,158 @@
+/* The invariants that aren't checked where the thing happens (memory.c, engine.c, user.c). */
+#include "sim/sim.h"
+
+/* ---- After every step ----------------------------------------------------------------------------- */
+
+/* The machine's own idea of its deadline isn't asked: the user knows what it did, and when. */
+static void check_deadline(sim_side *side, bool all_given)
+{
+    sim_node *node = side->node;
+    sim_world *world = node->world;
+    if (side->ended || node->stock || !all_given || world->now < node->resumed_at + SIM_SLACK ||
+        sim_now(node) <= side->limit + SIM_SLACK)
+        return;
+    sim_violate(world, "room %llu on %s is open %.1f s past its deadline",
+                (unsigned long long)side->instance->id, node->name,
+                (double)(sim_now(node) - side->limit) / 1e9);
+}
+
+static void check_final(sim_world *world, const sim_side *side, const kvf_outcome *outcome)
+{
+    if (side->ended && outcome->state != side->state)
+        sim_violate(world, "room %llu on %s: its end didn't stay",
+                    (unsigned long long)side->instance->id, side->node->name);
+    if (side->ended && side->state == KVF_SUCCESS && outcome->safety != KVF_PAGES_SAFE)
+        sim_violate(world, "room %llu on %s: Success, and the pages aren't safe",
+                    (unsigned long long)side->instance->id, side->node->name);
+}
+
+void sim_check_step(sim_world *world, sim_node *node)
+{
+    if (node == NULL || !node->alive)
+        return;
+    const sim_limits *limits = &world->limits;
+    if (node->room_count > limits->rooms || node->agent_count > limits->peers ||
+        node->held_count > limits->held_requests || node->held_bytes > limits->held_bytes)
+        sim_violate(world, "%s exceeds a limit", node->name);
+    sim_sender *sender;
+    DL_FOREACH(node->senders, sender)
+    {
+        if (sender->closed)
+            continue;
+        check_final(world, sender->side, &sender->machine.outcome);
+        check_deadline(sender->side,
+                       sender->side->chunks_sent == sender->side->instance->chunk_count);
+    }
+    sim_receiver *receiver;
+    DL_FOREACH(node->receivers, receiver)
+    {
+        check_final(world, receiver->side, &receiver->machine.outcome);
+        check_deadline(receiver->side, receiver->machine.expected);
+    }
+}
+
+/* ---- Why a room failed ---------------------------------------------------------------------------- */
+
+/* The faults of which at least one must have touched the room for the status to be the truth. */
+static uint32_t causes(kvf_status status)
+{
+    switch (status) {
+    case KVF_TIMEOUT:
+        return UINT32_MAX;
+    case KVF_PEER_GONE:
+    case KVF_TRANSPORT:
+        return SIM_BIT(SIM_FAULT_KILL) | SIM_BIT(SIM_FAULT_STOP) | SIM_BIT(SIM_FAULT_CUT) |
+               SIM_BIT(SIM_FAULT_LOSS) | SIM_BIT(SIM_FAULT_SHUTDOWN);
+    case KVF_PROTOCOL:
+        return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_REPEAT) | SIM_BIT(SIM_FAULT_LATE) |
+               SIM_BIT(SIM_FAULT_FOREIGN);
+    case KVF_PROFILE:
+    case KVF_OUT_OF_RANGE:
+        return SIM_BIT(SIM_FAULT_TRUNCATION);
+    case KVF_MISMATCH:
+        return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_MISMATCH);
+    case KVF_BOOTSTRAP:
+        return SIM_BIT(SIM_FAULT_BOOTSTRAP);
+    default:
+        return 0;
+    }
+}
+
+void sim_check_reason(const sim_side *side)
+{
+    sim_world *world = side->node->world;
+    kvf_status status = side->error.status;
+    bool right;
+    world->tally->statuses[status]++;
+    if (status == KVF_ABORTED)
+        right = side->aborted;
+    else if (status == KVF_SHUTDOWN)
+        right = side->shut_down;
+    else
+        right = (side->instance->faults & causes(status)) != 0;
+    if (!right)
+        sim_violate(world, "room %llu on %s failed as \"%s\", but nothing of the kind happened: %s",
+                    (unsigned long long)side->instance->id, side->node->name,
+                    kvf_status_name(status), side->error.text);
+    if (side->error.text[0] == '\0')
+        sim_violate(world, "room %llu on %s failed without a word",
+                    (unsigned long long)side->instance->id, side->node->name);
+}
+
+/* ---- At the end ----------------------------------------------------------------------------------- */
+
+static void check_side_end(sim_world *world, const sim_side *side)
+{
+    sim_tally *tally = world->tally;
+    unsigned long long id = side->instance->id;
+    if (side->lost)
+        tally->lost++;
+    else if (side->ended && side->state == KVF_SUCCESS)
+        tally->succeeded++;
+    else if (side->ended)
+        tally->failed++;
+    if (!side->lost && side->opened && !side->ended && !side->node->stock)
+        sim_violate(world, "room %llu (%u) on %s never ended", id, side->instance->uid,
+                    side->node->name);
+    if (side->instance->faults == 0 && side->state != KVF_SUCCESS)
+        sim_violate(world, "room %llu (%u) met no fault and didn't succeed on %s", id,
+                    side->instance->uid, side->node->name);
+}
+
+static bool has_empty_tables(const sim_node *node)
+{
+    const sim_agent *agent;
+    DL_FOREACH(node->agents, agent)
+    {
+        if (agent->incoming != NULL)
+            return false;
+    }
+    for (uint32_t group = 0; group < SIM_GROUPS; group++) {
+        if (node->servers[group].waiting != NULL)
+            return false;
+        for (uint32_t rank = 0; rank < SIM_RANKS; rank++)
+            if (node->ranks[group][rank].targets != NULL)
+                return false;
+    }
+    return node->senders == NULL && node->receivers == NULL && node->transfers == NULL &&
+           node->held == NULL && node->dead_agents == NULL && node->room_count == 0 &&
+           node->held_bytes == 0 && node->ghosts == 0;
+}
+
+void sim_check_end(sim_world *world)
+{
+    sim_instance *instance;
+    DL_FOREACH(world->instances, instance)
+    {
+        if (instance->faults == 0)
+            world->tally->untouched++;
+        for (uint32_t i = 0; i < instance->sender_count; i++)
+            check_side_end(world, &instance->senders[i]);
+        for (uint32_t i = 0; i < instance->receiver_count; i++)
+            check_side_end(world, &instance->receivers[i]);
+    }
+    for (uint32_t i = 0; i < world->node_count; i++)
+        if (!has_empty_tables(&world->nodes[i]))
+            sim_violate(world, "%s still holds something although every room is closed",
+                        world->nodes[i].name);
+}

@@ -1,0 +1,254 @@
+/* A decode manager in small: carries the receiver machine's actions out, with the rules of src/manager's
+ * receiver.c. */
+#include "sim/sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Opening -------------------------------------------------------------------------------------- */
+
+/* Where we are and what we offer. The worker address tells the simulated engine who we are. */
+static void write_metadata(sim_node *node)
+{
+    static const uint8_t key[9] = {0};
+    const kvf_profile *profile = node->world->profile;
+    kvf_descriptor descriptors[SIM_REGIONS];
+    uint8_t address[16];
+    kvf_error error;
+    kvf_write_u64(address, node->index);
+    kvf_write_u64(address + 8, node->incarnation);
+    for (uint32_t i = 0; i < SIM_REGIONS; i++)
+        descriptors[i] =
+            (kvf_descriptor){.base = node->pool.regions[i].base,
+                             .length = node->pool.regions[i].length,
+                             .kind = i < SIM_BUFFERS ? profile->buffer_kind : profile->aux_kind,
+                             .key = {key, sizeof key}};
+    kvf_metadata metadata = {.agent_name = kvf_slice_of(node->agent_name),
+                             .worker_address = {address, sizeof address},
+                             .descriptors = descriptors,
+                             .descriptor_count = SIM_REGIONS};
+    if (kvf_metadata_encode(&metadata, profile->flavour, &node->metadata, &error) != KVF_OK)
+        sim_violate(node->world, "metadata can't be written: %s", error.text);
+    for (uint32_t i = 0; i < SIM_REGIONS; i++)
+        kvf_bytes_append_u64(&node->pointers, node->pool.regions[i].base);
+}
+
+void sim_decode_open(sim_node *node)
+{
+    (void)snprintf(node->agent_name, sizeof node->agent_name, "%s-%u", node->name,
+                   node->incarnation);
+    write_metadata(node);
+    sim_ranks_open(node);
+}
+
+static void free_receiver(sim_receiver *receiver)
+{
+    sim_node *node = receiver->node;
+    kvf_timers_leave(&node->timers, &receiver->timer);
+    kvf_receiver_machine_free(&receiver->machine);
+    receiver->side->receiver = NULL;
+    node->room_count--;
+    DL_DELETE(node->receivers, receiver);
+    free(receiver);
+}
+
+static void leave_everything(sim_receiver *receiver)
+{
+    sim_server_leave(receiver);
+    for (uint32_t i = 0; i < receiver->target_count; i++)
+        sim_rank_leave(&receiver->targets[i]);
+}
+
+void sim_decode_close(sim_node *node)
+{
+    while (node->receivers != NULL) {
+        leave_everything(node->receivers);
+        free_receiver(node->receivers);
+    }
+    kvf_bytes_free(&node->metadata);
+    kvf_bytes_free(&node->pointers);
+    node->metadata = (kvf_bytes){0};
+    node->pointers = (kvf_bytes){0};
+}
+
+/* ---- Feeding -------------------------------------------------------------------------------------- */
+
+static void send_requests(sim_receiver *receiver)
+{
+    sim_node *node = receiver->node;
+    receiver->all_aux = receiver->targets[0].rank->where.extended && !node->stock;
+    receiver->side->all_aux = receiver->all_aux;
+    if (receiver->side->page_count == 0 && !receiver->all_aux) {
+        kvf_error error;
+        kvf_error_set(&error, KVF_UNSUPPORTED, "a room of no pages needs a kvferry prefill");
+        sim_receiver_fail(receiver, &error);
+        return;
+    }
+    for (uint32_t i = 0; i < receiver->target_count; i++) {
+        if (kvf_outcome_is_final(&receiver->machine.outcome))
+            return;
+        sim_rank_request(&receiver->targets[i]);
+    }
+}
+
+static void carry_out(sim_receiver *receiver, const kvf_action *action)
+{
+    sim_node *node = receiver->node;
+    switch (action->kind) {
+    case KVF_ACTION_TIMER:
+        if (node->world->plant != SIM_PLANT_DEATH_UNSEEN)
+            kvf_timers_set(&node->timers, &receiver->timer, action->deadline);
+        break;
+    case KVF_ACTION_REQUEST:
+        send_requests(receiver);
+        break;
+    case KVF_ACTION_PUBLISH:
+        sim_user_told(receiver->side, &receiver->machine.outcome);
+        break;
+    default:
+        break;
+    }
+}
+
+void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event)
+{
+    sim_node *node = receiver->node;
+    kvf_actions actions = {.count = 0};
+    (void)kvf_receiver_machine_step(&receiver->machine, event, sim_now(node), &actions);
+    if (node->world->plant == SIM_PLANT_ABORT_FREES_PAGES &&
+        receiver->machine.outcome.state == KVF_FAILED)
+        receiver->machine.outcome.safety = KVF_PAGES_SAFE;
+    uint32_t step = ++receiver->steps;
+    for (size_t i = 0; i < actions.count && receiver->steps == step; i++)
+        carry_out(receiver, &actions.items[i]);
+    if (kvf_outcome_is_final(&receiver->machine.outcome))
+        leave_everything(receiver);
+}
+
+void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error)
+{
+    sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_FAILED, .error = error});
+}
+
+static const kvf_error *problem_of(const sim_receiver *receiver)
+{
+    if (receiver->server != NULL)
+        return &receiver->server->machine.problem;
+    for (uint32_t i = 0; i < receiver->target_count; i++)
+        if (receiver->targets[i].rank != NULL && !receiver->targets[i].ready)
+            return &receiver->targets[i].rank->machine.problem;
+    return NULL;
+}
+
+static void receiver_timer(kvf_timer *timer, uint64_t now)
+{
+    (void)now;
+    sim_receiver *receiver = (sim_receiver *)((char *)timer - offsetof(sim_receiver, timer));
+    sim_receiver_feed(
+        receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_TIMER, .error = problem_of(receiver)});
+}
+
+/* ---- Rooms ---------------------------------------------------------------------------------------- */
+
+void sim_receiver_open(sim_side *side)
+{
+    sim_node *node = side->node;
+    sim_receiver *receiver = calloc(1, sizeof *receiver);
+    if (receiver == NULL || !kvf_timers_join(&node->timers))
+        abort();
+    receiver->node = node;
+    receiver->side = side;
+    receiver->id = side->instance->id;
+    receiver->timer.fire = receiver_timer;
+    side->receiver = receiver;
+    node->room_count++;
+    DL_APPEND(node->receivers, receiver);
+    kvf_receiver_machine_init(&receiver->machine, &node->timeouts);
+    sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_OPENED});
+    sim_server_wait(receiver, side->instance->prefill_group);
+}
+
+void sim_receiver_close(sim_receiver *receiver)
+{
+    sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_ABORTED});
+    leave_everything(receiver);
+    free_receiver(receiver);
+}
+
+void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology)
+{
+    sim_world *world = receiver->node->world;
+    kvf_rank_sizes prefill = {topology->tp_size, topology->dp_size};
+    kvf_rank_sizes decode = {world->decode_ranks, 1};
+    kvf_rank_targets targets;
+    kvf_error error;
+    if (kvf_ranks_map(&prefill, &decode, receiver->node->rank, world->mla, receiver->id, -1,
+                      &targets, &error) != KVF_OK) {
+        sim_receiver_fail(receiver, &error);
+        return;
+    }
+    receiver->target_count = targets.count;
+    receiver->required = targets.required;
+    for (uint32_t i = 0; i < targets.count; i++)
+        receiver->targets[i].receiver = receiver;
+    for (uint32_t i = 0; i < targets.count; i++) {
+        sim_rank_join(&receiver->targets[i], receiver->side->instance->prefill_group,
+                      targets.first + i);
+        if (kvf_outcome_is_final(&receiver->machine.outcome))
+            return;
+    }
+}
+
+/* ---- Notifications -------------------------------------------------------------------------------- */
+
+static sim_receiver *find_receiver(sim_node *node, uint64_t room)
+{
+    sim_receiver *receiver;
+    DL_FOREACH(node->receivers, receiver)
+    {
+        if (receiver->id == room)
+            return receiver;
+    }
+    return NULL;
+}
+
+/* Planted bugs that change what is heard. */
+static void mishear(sim_receiver *receiver, kvf_notice *notice, kvf_receiver_event *event)
+{
+    sim_plant plant = receiver->node->world->plant;
+    kvf_receiver_machine *machine = &receiver->machine;
+    if (plant == SIM_PLANT_LAST_ALWAYS_TRUE && notice->kind == KVF_NOTICE_CHUNK)
+        notice->last = true;
+    if (plant == SIM_PLANT_OTHER_AGENT_COUNTED && machine->agent_name[0] != '\0')
+        event->agent_name = kvf_slice_of(machine->agent_name);
+    if (plant != SIM_PLANT_LAST_NOT_AWAITED || notice->kind != KVF_NOTICE_CHUNK || !notice->last)
+        return;
+    for (uint32_t i = 0; i < notice->chunk; i++) {
+        kvf_notice earlier = {.kind = KVF_NOTICE_CHUNK, .room = notice->room, .chunk = i};
+        kvf_receiver_event heard = *event;
+        heard.notice = &earlier;
+        sim_receiver_feed(receiver, &heard);
+    }
+}
+
+void sim_decode_notified(sim_node *node, kvf_slice payload)
+{
+    kvf_receiver_event event = {.kind = KVF_RECEIVER_NOTICE};
+    kvf_notice notice;
+    kvf_slice text;
+    kvf_error error;
+    if (kvf_notice_payload_decode(payload, &event.agent_name, &text, &error) != KVF_OK ||
+        kvf_notice_parse(text, &notice, &error) != KVF_OK) {
+        sim_trace(node->world, node, "drops a notification: %s", error.text);
+        return;
+    }
+    sim_receiver *receiver = find_receiver(node, notice.room);
+    if (receiver == NULL) {
+        if (node->world->plant == SIM_PLANT_GHOST_ROOMS)
+            node->ghosts++;
+        return;
+    }
+    mishear(receiver, &notice, &event);
+    event.notice = &notice;
+    sim_receiver_feed(receiver, &event);
+}

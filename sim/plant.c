@@ -1,0 +1,47 @@
+#include "sim/plant.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const char *const names[SIM_PLANTS] = {
+    [SIM_PLANT_NONE] = "none",
+    [SIM_PLANT_JUNK_DEAFENS] = "B23-junk-deafens",
+    [SIM_PLANT_DUMMY_IGNORED] = "B25-dummy-ignored",
+    [SIM_PLANT_LATE_REQUEST_WINS] = "B31-late-request-wins",
+    [SIM_PLANT_STALE_ADDRESSES] = "B37-stale-addresses",
+    [SIM_PLANT_LATE_FAILURE] = "B38-late-failure",
+    [SIM_PLANT_FAILED_LIFTED] = "B39-failed-lifted",
+    [SIM_PLANT_GHOST_ROOMS] = "B43-ghost-rooms",
+    [SIM_PLANT_LAST_ALWAYS_TRUE] = "B53-last-always-true",
+    [SIM_PLANT_ABORT_FREES_PAGES] = "B83-abort-frees-pages",
+    [SIM_PLANT_WRITE_AFTER_SUCCESS] = "write-after-success",
+    [SIM_PLANT_DEATH_UNSEEN] = "B92-death-unseen",
+    [SIM_PLANT_LAST_NOT_AWAITED] = "last-chunk-not-awaited",
+    [SIM_PLANT_OTHER_AGENT_COUNTED] = "other-agent-counted",
+    [SIM_PLANT_SUCCESS_BEFORE_FLUSH] = "success-before-flush",
+    [SIM_PLANT_CANCEL_IGNORED] = "cancel-ignored",
+    [SIM_PLANT_HELD_FOR_EVER] = "held-for-ever",
+    [SIM_PLANT_TWO_ENDS] = "two-ends",
+    [SIM_PLANT_BAD_METADATA_STICKS] = "bad-metadata-sticks",
+    [SIM_PLANT_DEATH_FAILS_ALL] = "death-fails-all",
+};
+
+const char *sim_plant_name(sim_plant plant)
+{
+    return (unsigned)plant < SIM_PLANTS ? names[plant] : NULL;
+}
+
+/* The id before the dash is enough. */
+bool sim_plant_find(const char *name, sim_plant *plant)
+{
+    size_t length = strlen(name);
+    for (unsigned i = 0; i < SIM_PLANTS; i++) {
+        bool whole = strcmp(name, names[i]) == 0;
+        bool id = name[0] == 'B' && strncmp(name, names[i], length) == 0 && names[i][length] == '-';
+        if (whole || id) {
+            *plant = (sim_plant)i;
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,37 @@
+/* Bugs that can be planted, to see that the invariants find them: known faults of existing systems
+ * (by their ids in the project's list) and some of our own fears. They live in the simulator's
+ * carriers-out, never in src/. */
+#ifndef KVF_SIM_PLANT_H
+#define KVF_SIM_PLANT_H
+
+#include <stdbool.h>
+
+typedef enum sim_plant {
+    SIM_PLANT_NONE,
+    SIM_PLANT_JUNK_DEAFENS,      /* B23: the listener ends at a foreign message */
+    SIM_PLANT_DUMMY_IGNORED,     /* B25: dummies aren't counted */
+    SIM_PLANT_LATE_REQUEST_WINS, /* B31: a late request changes destinations */
+    SIM_PLANT_STALE_ADDRESSES,   /* B37: a reused id starts with the last use's addresses */
+    SIM_PLANT_LATE_FAILURE,      /* B38: a late failure meets the id's next user */
+    SIM_PLANT_FAILED_LIFTED,     /* B39: a later success lifts Failed */
+    SIM_PLANT_GHOST_ROOMS,       /* B43: a late notification makes an entry that stays */
+    SIM_PLANT_LAST_ALWAYS_TRUE,  /* B53: bool("0") */
+    SIM_PLANT_ABORT_FREES_PAGES, /* B83: pages are free at the abort, writes go on */
+    SIM_PLANT_WRITE_AFTER_SUCCESS,
+    SIM_PLANT_DEATH_UNSEEN,     /* B92: the decode side waits for ever */
+    SIM_PLANT_LAST_NOT_AWAITED, /* the last chunk counts for all before it */
+    SIM_PLANT_OTHER_AGENT_COUNTED,
+    SIM_PLANT_SUCCESS_BEFORE_FLUSH,
+    SIM_PLANT_CANCEL_IGNORED,
+    SIM_PLANT_HELD_FOR_EVER,
+    SIM_PLANT_TWO_ENDS,            /* a room ends twice */
+    SIM_PLANT_DEATH_FAILS_ALL,     /* a decode's death fails the rooms of others */
+    SIM_PLANT_BAD_METADATA_STICKS, /* an agent is remembered by a message that was refused */
+    SIM_PLANTS
+} sim_plant;
+
+/* "B23-junk-deafens". NULL past the end. */
+const char *sim_plant_name(sim_plant plant);
+bool sim_plant_find(const char *name, sim_plant *plant);
+
+#endif

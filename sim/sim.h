@@ -1,0 +1,584 @@
+/* The deterministic simulator: the pure parts (room machines, codecs, plan) of several managers on a
+ * pretend network and a virtual clock. One seed, one run: no threads, no clock, no I/O but the trace.
+ * docs/simulator.md says how to run it and how to add a fault. */
+#ifndef KVF_SIM_SIM_H
+#define KVF_SIM_SIM_H
+
+#include "base/settings.h"
+#include "base/text.h"
+#include "base/timers.h"
+#include "plan/ranks.h"
+#include "plan/writes.h"
+#include "room/lookup.h"
+#include "room/receiver.h"
+#include "room/sender.h"
+#include "sim/plant.h"
+#include "sim/random.h"
+#include "wire/metadata.h"
+#include "wire/notice.h"
+#include "wire/request.h"
+#include "wire/route.h"
+
+#include <string.h>
+#include <utlist.h>
+
+enum {
+    SIM_GROUPS = 2, /* prefill servers, and as many decode ones, at most */
+    SIM_RANKS = 2,  /* of a group, at most */
+    SIM_NODES = 2 * SIM_GROUPS * SIM_RANKS,
+    SIM_CELL = 64, /* what lands at once; a write is torn between cells */
+    SIM_BUFFERS = 2,
+    SIM_AUX = 2,
+    SIM_REGIONS = SIM_BUFFERS + SIM_AUX,
+    SIM_PAGES = 1024, /* pages of failed rooms aren't given out again, so pools are roomy */
+    SIM_SLOTS = 512,
+    SIM_ITEM_CELLS_MAX = 3,
+    SIM_ROOM_PAGES = 12,
+    SIM_PIECE_CELLS = 4,
+    SIM_FRAMES_MAX = 16
+};
+
+typedef struct sim_world sim_world;
+typedef struct sim_node sim_node;
+typedef struct sim_task sim_task;
+typedef struct sim_instance sim_instance;
+typedef struct sim_side sim_side;
+typedef struct sim_sender sim_sender;
+typedef struct sim_receiver sim_receiver;
+typedef struct sim_agent sim_agent;
+typedef struct sim_incoming sim_incoming;
+typedef struct sim_held sim_held;
+typedef struct sim_transfer sim_transfer;
+typedef struct sim_connection sim_connection;
+typedef struct sim_server sim_server;
+typedef struct sim_rank sim_rank;
+
+/* ---- Faults -------------------------------------------------------------------------------------- */
+
+typedef enum sim_fault {
+    SIM_FAULT_KILL,       /* the process dies; it is started again on the same address */
+    SIM_FAULT_STOP,       /* SIGSTOP, later SIGCONT */
+    SIM_FAULT_CUT,        /* nothing passes between two nodes for a while */
+    SIM_FAULT_LOSS,       /* a control connection breaks */
+    SIM_FAULT_JUMP,       /* a node's clock leaps forward */
+    SIM_FAULT_SLOW,       /* a link moves bytes a hundred times slower */
+    SIM_FAULT_BOOTSTRAP,  /* the bootstrap server is down, silent, talks rubbish, or forgets */
+    SIM_FAULT_TRUNCATION, /* a request or a notification is cut short */
+    SIM_FAULT_REPEAT,     /* a request or a notification comes twice */
+    SIM_FAULT_LATE,       /* a second request, for other pages, after the first byte */
+    SIM_FAULT_FOREIGN,    /* traffic that has nothing to do with us, or pretends to */
+    SIM_FAULT_ABORT,      /* the user aborts one side */
+    SIM_FAULT_MISMATCH,   /* the two sides were told different page counts */
+    SIM_FAULT_SHUTDOWN,   /* a manager is closed in good order, and opened again */
+    SIM_FAULTS
+} sim_fault;
+
+#define SIM_BIT(fault) (UINT32_C(1) << (fault))
+
+/* ---- Tasks: what happens at a time --------------------------------------------------------------- */
+
+typedef void (*sim_task_run)(sim_world *world, sim_task *task);
+
+struct sim_task {
+    uint64_t time;
+    uint64_t order; /* among those of one time */
+    sim_task_run run;
+    sim_node
+        *node; /* put off while it is stopped, dropped when it has died; NULL: the world's own */
+    uint32_t incarnation;
+    void *subject;
+    uint64_t number;
+    sim_task *next; /* in a stopped node's backlog */
+    size_t length;
+    uint8_t bytes[];
+};
+
+/* ---- Memory -------------------------------------------------------------------------------------- */
+
+typedef struct sim_pool {
+    kvf_buffer regions[SIM_REGIONS]; /* the KV buffers, then the aux buffers */
+    uint64_t *cells[SIM_REGIONS];    /* what lies in each cell: see sim_content() */
+    sim_side *page_owner[SIM_PAGES]; /* NULL: free */
+    sim_side *slot_owner[SIM_SLOTS];
+    uint32_t free_pages[SIM_PAGES]; /* a stack, so that what was given back goes out first */
+    uint32_t free_page_count;
+    uint32_t free_slots[SIM_SLOTS];
+    uint32_t free_slot_count;
+} sim_pool;
+
+/* ---- Nodes: one rank's process ------------------------------------------------------------------- */
+
+typedef struct sim_limits {
+    uint32_t rooms;
+    uint32_t peers;
+    uint32_t held_requests;
+    uint64_t held_bytes;
+    uint32_t destinations;
+} sim_limits;
+
+/* A prefill server, known by its bootstrap server's address, as one decode rank sees it. */
+struct sim_server {
+    sim_node *node;
+    kvf_lookup_machine machine;
+    kvf_timer timer;
+    uint32_t group;
+    bool asking;
+    kvf_route_topology topology;
+    sim_receiver *waiting;
+};
+
+struct sim_rank {
+    sim_node *node;
+    kvf_lookup_machine machine;
+    kvf_timer timer;
+    uint32_t group;
+    uint32_t rank;
+    kvf_route_rank where;
+    sim_connection *connection;
+    struct sim_target *targets;
+};
+
+struct sim_node {
+    sim_world *world;
+    uint32_t index;
+    bool prefill;
+    bool stock; /* behaves as SGLang 0.4.7 does */
+    uint32_t group;
+    uint32_t rank;
+    char name[32];
+    char host[32];
+    uint16_t port;
+
+    bool alive;
+    bool stopped;
+    uint32_t incarnation;
+    uint64_t clock_offset; /* its clock runs ahead of the world's by this */
+    uint64_t resumed_at;
+    uint64_t wake_at; /* a task will look at the timers then */
+    uint64_t healthy_at;
+    uint32_t recent_faults;
+    sim_task *backlog;
+    sim_task *backlog_tail;
+
+    char agent_name[KVF_AGENT_NAME_MAX + 1];
+    kvf_timers timers;
+    kvf_room_timeouts timeouts;
+    sim_pool pool;
+    uint32_t room_count;
+    /* prefill */
+    sim_sender *senders; /* those closed but lingering among them */
+    sim_agent *agents;
+    sim_agent *dead_agents;
+    sim_held *held;
+    kvf_timer held_timer;
+    size_t held_bytes;
+    uint32_t held_count;
+    uint32_t agent_count;
+    sim_transfer *transfers;
+    bool engine_runs;
+    bool registered;
+    bool deaf; /* planted */
+    /* decode */
+    sim_receiver *receivers;
+    sim_server servers[SIM_GROUPS];
+    sim_rank ranks[SIM_GROUPS][SIM_RANKS];
+    kvf_bytes metadata;
+    kvf_bytes pointers;
+    uint32_t ghosts; /* planted */
+};
+
+/* ---- Rooms as the user sees them ----------------------------------------------------------------- */
+
+/* One side of a room on one rank: what the user did and was told. Lives as long as the world. */
+struct sim_side {
+    sim_instance *instance;
+    sim_node *node;
+    uint32_t incarnation;
+    sim_sender *sender;
+    sim_receiver *receiver;
+    uint32_t pages[SIM_ROOM_PAGES + 1];
+    uint32_t page_count;
+    uint32_t aux_slot;
+    bool has_memory;
+    bool opened;
+    bool closed;
+    bool lost; /* its process died */
+    bool disclosed;
+    bool all_aux;
+    bool aborted; /* by its user */
+    bool shut_down;
+    bool ended;
+    bool pinned_by_stranger;
+    uint32_t chunks_sent;
+    kvf_poll state;
+    kvf_safety safety;
+    kvf_error error;
+    uint64_t limit; /* on the node's clock: it must have ended by then */
+};
+
+/* One request's hand-off between two groups. */
+struct sim_instance {
+    uint32_t uid; /* room ids are used again, this isn't */
+    uint64_t id;
+    uint32_t prefill_group;
+    uint32_t decode_group;
+    uint32_t page_count;
+    uint32_t chunks[SIM_ROOM_PAGES];
+    uint32_t chunk_count;
+    uint32_t faults; /* bits: what has touched it */
+    bool
+        id_tainted; /* messages of it may still be under way: the id can't be used again (no epochs yet) */
+    bool id_passed_on;
+    sim_side senders[SIM_RANKS];
+    sim_side receivers[SIM_RANKS];
+    uint32_t sender_count;
+    uint32_t receiver_count;
+    sim_instance *prev;
+    sim_instance *next;
+};
+
+/* ---- Managers ------------------------------------------------------------------------------------ */
+
+typedef struct sim_chunk {
+    struct sim_chunk *next;
+    uint32_t page_count;
+    uint32_t pages[SIM_ROOM_PAGES + 1];
+} sim_chunk;
+
+struct sim_sender {
+    sim_node *node;
+    sim_side *side;
+    uint64_t id;
+    kvf_timer timer;
+    kvf_sender_machine machine;
+    sim_chunk *chunks;
+    sim_chunk *unposted;
+    sim_incoming *incoming;
+    uint32_t transfer_count;
+    uint32_t steps; /* tells a nested step */
+    bool closed;
+    bool stopped; /* told to cancel: nothing may be announced any more */
+    sim_sender *prev;
+    sim_sender *next;
+};
+
+struct sim_agent {
+    sim_node *node;
+    char name[KVF_AGENT_NAME_MAX + 1];
+    uint64_t connection;
+    uint8_t *metadata;
+    size_t metadata_length;
+    sim_node *decode; /* NULL: not loaded, or nowhere */
+    uint32_t decode_incarnation;
+    bool dead;
+    uint32_t transfer_count;
+    sim_incoming *incoming;
+    sim_agent *prev;
+    sim_agent *next;
+};
+
+struct sim_incoming {
+    kvf_request request; /* its slices point into `data` and the agent's metadata */
+    sim_agent *agent;
+    sim_sender *sender;
+    sim_held *held;
+    kvf_span spans[SIM_BUFFERS];
+    kvf_span aux_spans[SIM_AUX];
+    uint32_t aux_span_count;
+    uint64_t page_limit;
+    uint64_t slot_limit;
+    uint32_t *pages;
+    sim_incoming *agent_prev;
+    sim_incoming *agent_next;
+    sim_incoming *prev;
+    sim_incoming *next;
+    size_t size;
+    uint8_t data[];
+};
+
+struct sim_held {
+    uint64_t room;
+    uint64_t expires;
+    sim_incoming *incoming;
+    bool refused;
+    kvf_error refusal;
+    sim_held *prev;
+    sim_held *next;
+};
+
+typedef struct sim_part {
+    kvf_writes writes;
+    kvf_notice notice;
+} sim_part;
+
+struct sim_transfer {
+    uint64_t number;
+    sim_sender *sender;
+    sim_agent *agent;
+    sim_part parts[2];
+    uint32_t part_count;
+    uint32_t part;
+    uint32_t outstanding; /* pieces */
+    bool flushing;
+    bool canceled;
+    sim_transfer *prev;
+    sim_transfer *next;
+};
+
+typedef struct sim_target {
+    sim_receiver *receiver;
+    sim_rank *rank;
+    bool ready;
+    bool requested;
+    struct sim_target *prev;
+    struct sim_target *next;
+} sim_target;
+
+struct sim_receiver {
+    sim_node *node;
+    sim_side *side;
+    uint64_t id;
+    kvf_timer timer;
+    kvf_receiver_machine machine;
+    sim_server *server;
+    sim_receiver *wait_prev;
+    sim_receiver *wait_next;
+    sim_target targets[SIM_RANKS];
+    uint32_t target_count;
+    uint32_t targets_ready;
+    uint32_t required;
+    uint32_t steps;
+    bool all_aux;
+    sim_receiver *prev;
+    sim_receiver *next;
+};
+
+/* ---- Network ------------------------------------------------------------------------------------- */
+
+/* One control connection. Each end learns of its end at its own time. */
+struct sim_connection {
+    uint64_t number; /* never 0 */
+    sim_node *decode;
+    sim_node *prefill;
+    uint32_t decode_incarnation;
+    uint32_t prefill_incarnation;
+    bool decode_open;
+    bool prefill_open;
+    bool broken; /* nothing more passes */
+    uint64_t last_arrival;
+    sim_rank *rank;
+    sim_connection *next;
+};
+
+typedef enum sim_bootstrap_mood {
+    SIM_BOOTSTRAP_FINE,
+    SIM_BOOTSTRAP_DOWN,
+    SIM_BOOTSTRAP_SILENT,
+    SIM_BOOTSTRAP_RUBBISH
+} sim_bootstrap_mood;
+
+typedef struct sim_bootstrap {
+    sim_bootstrap_mood mood;
+    kvf_route_topology topology;
+    kvf_route_rank rows[SIM_RANKS];
+    bool known[SIM_RANKS];
+    uint64_t healthy_at;
+} sim_bootstrap;
+
+/* ---- The world ----------------------------------------------------------------------------------- */
+
+/* Sums over all seeds of a run of the program. */
+typedef struct sim_tally {
+    uint64_t seeds;
+    uint64_t steps;
+    uint64_t rooms;
+    uint64_t sides;
+    uint64_t succeeded;
+    uint64_t failed;
+    uint64_t lost;
+    uint64_t untouched; /* rooms without any fault */
+    uint64_t reused_ids;
+    uint64_t landed_late; /* cells, in pages of failed rooms: not proven safe */
+    uint64_t cells;
+    uint64_t virtual_time;
+    uint64_t faults[SIM_FAULTS][KVF_SUCCESS + 1]; /* by the state of the rooms they met */
+    uint64_t statuses[KVF_UNSUPPORTED + 1];
+} sim_tally;
+
+struct sim_world {
+    uint64_t seed;
+    sim_random random;
+    uint64_t now;
+    uint64_t order;
+    uint64_t steps;
+    sim_task **tasks; /* a heap */
+    size_t task_count;
+    size_t task_capacity;
+    bool trace;
+    sim_plant plant;
+    bool reuse_any; /* also ids of failed rooms: shows what epochs are for */
+    bool violated;
+    char violation[512];
+
+    const kvf_profile *profile;
+    kvf_lookup_policy server_policy;
+    kvf_lookup_policy rank_policy;
+    sim_limits limits;
+    bool mla;
+    uint32_t prefill_groups, prefill_ranks;
+    uint32_t decode_groups, decode_ranks;
+    uint32_t enabled_faults;
+    bool writer_placed[SIM_NODES][SIM_NODES];
+    uint64_t slow[SIM_NODES][SIM_NODES]; /* factor */
+    uint64_t cut_until[SIM_NODES][SIM_NODES];
+    uint64_t pair_healthy_at[SIM_GROUPS][SIM_GROUPS]; /* prefill group, decode group */
+    uint32_t pair_faults[SIM_GROUPS][SIM_GROUPS];
+    sim_node nodes[SIM_NODES];
+    uint32_t node_count;
+    sim_bootstrap bootstraps[SIM_GROUPS];
+    sim_connection *connections;
+    uint64_t connection_count;
+    uint64_t transfer_count;
+    sim_instance *instances;
+    uint32_t instance_count;
+    uint64_t next_room;
+    uint64_t faults_until;
+    uint64_t end;
+    sim_tally *tally;
+};
+
+#define SIM_HEARTBEAT_TIMEOUT KVF_SECOND
+#define SIM_TRANSPORT_TIMEOUT (2 * KVF_SECOND)
+#define SIM_BOOTSTRAP_TIMEOUT (4 * KVF_SECOND)
+#define SIM_WAITING_TIMEOUT (5 * KVF_SECOND)
+#define SIM_HOLD_TIMEOUT (5 * KVF_SECOND)
+#define SIM_HTTP_TIMEOUT KVF_SECOND
+#define SIM_REGISTRATION_CHECK KVF_SECOND
+#define SIM_RECOVERY (4 * KVF_SECOND) /* after the end of a fault, a fresh room must succeed */
+#define SIM_SLACK (100 * KVF_MILLISECOND)
+
+/* schedule.c */
+void sim_task_add(sim_world *world, uint64_t time, sim_task_run run, sim_node *node,
+                  uint32_t incarnation, void *subject, uint64_t number, const void *bytes,
+                  size_t length);
+bool sim_step(sim_world *world);
+void sim_tasks_free(sim_world *world);
+uint64_t sim_now(const sim_node *node); /* the node's own clock */
+void sim_node_arm(sim_node *node);
+void sim_node_continue(sim_node *node);
+__attribute__((format(printf, 3, 4))) void sim_trace(sim_world *world, const sim_node *node,
+                                                     const char *format, ...);
+__attribute__((format(printf, 2, 3))) void sim_violate(sim_world *world, const char *format, ...);
+
+/* memory.c */
+bool sim_pool_open(sim_node *node);
+void sim_pool_close(sim_node *node);
+uint64_t sim_content(const sim_side *side, uint32_t region, uint32_t position, uint32_t cell);
+bool sim_memory_take(sim_side *side, uint32_t page_count);
+void sim_memory_give_back(sim_side *side);
+void sim_memory_fill(sim_side *sender, uint32_t first, uint32_t count, bool last);
+uint64_t sim_memory_read(sim_world *world, uint64_t address, const sim_instance *instance);
+void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
+                     const sim_instance *instance);
+void sim_memory_verify(sim_side *receiver);
+
+/* network.c */
+uint64_t sim_delay(sim_world *world, const sim_node *from, const sim_node *to);
+bool sim_is_cut(const sim_world *world, const sim_node *a, const sim_node *b);
+sim_connection *sim_connection_open(sim_rank *rank);
+void sim_connection_send(sim_connection *connection, const kvf_slice *frames, size_t count);
+void sim_connection_drop(sim_connection *connection);
+void sim_connections_free(sim_world *world);
+void sim_connections_of_dead(sim_node *node);
+void sim_connections_silent(sim_world *world);
+void sim_notify(sim_world *world, sim_node *from, sim_node *to, uint32_t incarnation,
+                const uint8_t *payload, size_t length);
+
+/* bootstrap.c */
+void sim_bootstrap_ask_topology(sim_server *server);
+void sim_bootstrap_ask_rank(sim_rank *rank);
+void sim_registration_start(sim_node *node);
+
+/* engine.c */
+void sim_engine_post(sim_transfer *transfer);
+void sim_engine_cancel(sim_transfer *transfer);
+void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation,
+                            const char *text);
+
+/* prefill.c, agent.c */
+void sim_prefill_open(sim_node *node);
+void sim_prefill_close(sim_node *node);
+void sim_sender_open(sim_side *side);
+bool sim_sender_feed(sim_sender *sender, const kvf_sender_event *event);
+void sim_sender_send(sim_sender *sender, const uint32_t *pages, uint32_t count);
+void sim_sender_close(sim_sender *sender);
+void sim_sender_release(sim_sender *sender);
+void sim_sender_transfer_ended(sim_transfer *transfer, kvf_status status, const char *text);
+void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *frames,
+                         size_t count);
+void sim_incoming_take(sim_node *node, sim_sender *sender, sim_agent *agent,
+                       const kvf_request *request);
+void sim_incoming_refuse(sim_node *node, sim_sender *sender, uint64_t room, const kvf_error *error);
+void sim_incoming_keep(sim_sender *sender);
+void sim_incoming_free(sim_incoming *incoming);
+void sim_incoming_take_held(sim_sender *sender);
+void sim_held_free_all(sim_node *node);
+void sim_held_timer(kvf_timer *timer, uint64_t now);
+kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t connection,
+                          sim_agent **agent, kvf_error *error);
+kvf_status sim_agent_bind(sim_incoming *incoming, kvf_error *error);
+void sim_agent_bury(sim_agent *agent, const char *why);
+void sim_agents_reap(sim_node *node);
+void sim_agents_free(sim_node *node);
+void sim_prefill_connection_gone(sim_node *node, uint64_t connection);
+
+/* decode.c, rank.c */
+void sim_decode_open(sim_node *node);
+void sim_decode_close(sim_node *node);
+void sim_receiver_open(sim_side *side);
+void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event);
+void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error);
+void sim_receiver_close(sim_receiver *receiver);
+void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology);
+void sim_decode_notified(sim_node *node, kvf_slice payload);
+void sim_server_wait(sim_receiver *receiver, uint32_t group);
+void sim_server_leave(sim_receiver *receiver);
+void sim_server_feed(sim_server *server, kvf_lookup_event_kind kind, const kvf_error *error);
+void sim_rank_feed(sim_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);
+void sim_rank_join(sim_target *target, uint32_t group, uint32_t rank);
+void sim_rank_leave(sim_target *target);
+void sim_rank_request(sim_target *target);
+void sim_rank_gone(sim_rank *rank, const char *text);
+void sim_ranks_open(sim_node *node);
+
+/* user.c */
+void sim_user_start(sim_world *world);
+void sim_user_end(sim_world *world);
+void sim_user_abort(sim_side *side);
+void sim_user_told(sim_side *side, const kvf_outcome *outcome);
+
+/* fault.c */
+extern const char *const sim_fault_names[SIM_FAULTS];
+void sim_faults_start(sim_world *world);
+void sim_fault_touch(sim_instance *instance, sim_fault fault);
+void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side);
+sim_instance *sim_instance_of(sim_world *world, uint64_t room); /* the latest with that id */
+void sim_node_start(sim_node *node);
+bool sim_faulty_now(sim_world *world, sim_fault fault, unsigned per_thousand);
+
+/* check.c */
+void sim_check_step(sim_world *world, sim_node *node);
+void sim_check_end(sim_world *world);
+void sim_check_reason(const sim_side *side);
+
+/* world.c: runs one seed; false when an invariant was violated. */
+typedef struct sim_options {
+    bool trace;
+    bool reuse_any;
+    bool quiet;
+    sim_plant plant;
+    const char *program;
+} sim_options;
+bool sim_run(uint64_t seed, const sim_options *options, sim_tally *tally);
+
+#endif
