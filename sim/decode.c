@@ -73,6 +73,22 @@ void sim_decode_close(sim_node *node)
 
 /* ---- Feeding -------------------------------------------------------------------------------------- */
 
+/* Dummies first, and the real request only when they are out: once the room has succeeded nobody would send a
+ * dummy that was put off, and its rank would wait in vain. */
+void sim_receiver_request(sim_receiver *receiver)
+{
+    bool ordered = receiver->node->world->plant != SIM_PLANT_DUMMY_FORGOTTEN;
+    bool all_out = true;
+    for (uint32_t i = receiver->target_count; i > 0; i--) {
+        sim_target *target = &receiver->targets[i - 1];
+        if (kvf_outcome_is_final(&receiver->machine.outcome) || (i == 1 && ordered && !all_out))
+            return;
+        if (target->ready && !target->requested)
+            sim_rank_request(target);
+        all_out = all_out && target->requested;
+    }
+}
+
 static void send_requests(sim_receiver *receiver)
 {
     sim_node *node = receiver->node;
@@ -84,11 +100,7 @@ static void send_requests(sim_receiver *receiver)
         sim_receiver_fail(receiver, &error);
         return;
     }
-    for (uint32_t i = 0; i < receiver->target_count; i++) {
-        if (kvf_outcome_is_final(&receiver->machine.outcome))
-            return;
-        sim_rank_request(&receiver->targets[i]);
-    }
+    sim_receiver_request(receiver);
 }
 
 static void carry_out(sim_receiver *receiver, const kvf_action *action)

@@ -23,6 +23,7 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_HELD_FOR_EVER] = "held-for-ever",
     [SIM_PLANT_TWO_ENDS] = "two-ends",
     [SIM_PLANT_BAD_METADATA_STICKS] = "bad-metadata-sticks",
+    [SIM_PLANT_DUMMY_FORGOTTEN] = "dummy-forgotten",
     [SIM_PLANT_DEATH_FAILS_ALL] = "death-fails-all",
 };
 

@@ -27,6 +27,7 @@ typedef enum sim_plant {
     SIM_PLANT_TWO_ENDS,            /* a room ends twice */
     SIM_PLANT_DEATH_FAILS_ALL,     /* a decode's death fails the rooms of others */
     SIM_PLANT_BAD_METADATA_STICKS, /* an agent is remembered by a message that was refused */
+    SIM_PLANT_DUMMY_FORGOTTEN,     /* put off, and the room succeeds before it is sent */
     SIM_PLANTS
 } sim_plant;
 

@@ -253,7 +253,7 @@ static void send_put_off(sim_world *world, sim_task *task)
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
         if (target->ready && !target->requested && target->receiver->machine.requested)
-            sim_rank_request(target);
+            sim_receiver_request(target->receiver);
     }
 }
 

@@ -538,6 +538,7 @@ void sim_decode_close(sim_node *node);
 void sim_receiver_open(sim_side *side);
 void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event);
 void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error);
+void sim_receiver_request(sim_receiver *receiver);
 void sim_receiver_close(sim_receiver *receiver);
 void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology);
 void sim_decode_notified(sim_node *node, kvf_slice payload);
