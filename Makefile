@@ -1,4 +1,4 @@
-# A thin door to CMake: `make`, `make demo`, `make test`, `make install`.
+# A thin door to CMake: `make`, `make demo`, `make test`, `make sim`, `make install`.
 # UCX_ROOT=/path builds against the UCX there, UCX=system against the system's; otherwise scripts/ucx.sh decides.
 BUILD ?= build
 BUILD_TYPE ?= RelWithDebInfo
@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test interop install deps format tidy clean distclean
+.PHONY: all build demo test interop sim install deps format tidy clean distclean
 
 all: build
 
@@ -34,6 +34,11 @@ test: build
 # Against stock SGLang and NIXL, from PyPI. INTEROP="--only 0.4.7 /tcp" runs a part of it.
 interop: build
 	@$(CLEAN_ENV) scripts/interop.sh $(BUILD) $(INTEROP)
+
+# SEEDS=1..5000 or SEEDS=42: those seeds; otherwise as many as fit into SIM_SECONDS.
+SIM_SECONDS ?= 60
+sim: build
+	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seconds $(SIM_SECONDS) --coverage)
 
 # DESTDIR is honoured.
 install: build

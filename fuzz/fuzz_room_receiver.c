@@ -68,7 +68,7 @@ static void check_actions(const kvf_receiver_machine *machine, const kvf_actions
     require(!seen->ended || actions->count == 0);
 }
 
-static void check_state(const kvf_receiver_machine *machine, observer *seen, uint64_t now)
+static void check_state(const kvf_receiver_machine *machine, observer *seen)
 {
     const kvf_outcome *outcome = &machine->outcome;
     require(!seen->ended || outcome->state == seen->end);
@@ -84,7 +84,6 @@ static void check_state(const kvf_receiver_machine *machine, observer *seen, uin
     } else if (machine->expected) {
         require(machine->deadline < KVF_NO_DEADLINE);
     }
-    (void)now;
 }
 
 static kvf_receiver_event make_event(const uint8_t *data, kvf_notice *notice,
@@ -129,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             observe_notice(&seen, &notice, event.agent_name.data[8]);
         (void)kvf_receiver_machine_step(&machine, &event, now, &actions);
         check_actions(&machine, &actions, &seen);
-        check_state(&machine, &seen, now);
+        check_state(&machine, &seen);
     }
     kvf_receiver_machine_free(&machine);
     return 0;

@@ -327,7 +327,7 @@ static void spoil_bootstrap(sim_world *world)
     uint64_t until = lasting(world, 3 * KVF_SECOND);
     touch_sides(world, SIM_FAULT_BOOTSTRAP, of_prefill_group, &group);
     bool forgets = sim_random_chance(&world->random, 300);
-    bool stock = world->nodes[group * world->prefill_ranks].stock;
+    bool stock = world->nodes[(size_t)group * world->prefill_ranks].stock;
     if (forgets) { /* restarted: a stock rank registers once, and is never found again */
         memset(bootstrap->known, 0, sizeof bootstrap->known);
         bootstrap->topology.known = false;

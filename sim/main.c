@@ -185,7 +185,7 @@ int main(int count, char **words)
     }
     if (command.all_plants) {
         if (command.last == UINT64_MAX)
-            command.last = command.first + 299;
+            command.last = command.first + 999;
         return run_plants(&command) ? 0 : 1;
     }
     if (command.last == UINT64_MAX && command.seconds == 0)

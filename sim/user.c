@@ -359,11 +359,11 @@ void sim_user_start(sim_world *world)
         sim_task_add(world, soon(world, world->faults_until), make_room, NULL, 0, NULL, 0, NULL, 0);
     /* When everything has healed, rooms succeed again. */
     for (uint32_t i = 0; i < 6; i++)
-        sim_task_add(world, world->faults_until + SIM_RECOVERY + i * 50 * KVF_MILLISECOND,
+        sim_task_add(world, world->faults_until + SIM_RECOVERY + (uint64_t)i * 50 * KVF_MILLISECOND,
                      make_room, NULL, 0, NULL, 0, NULL, 0);
     /* A stock side has no deadlines: its engine gives up in the end. */
-    sim_task_add(world, world->end - 2 * SIM_HOLD_TIMEOUT, close_everything, NULL, 0, NULL, 0, NULL,
-                 0);
+    sim_task_add(world, world->end - (2 * SIM_HOLD_TIMEOUT), close_everything, NULL, 0, NULL, 0,
+                 NULL, 0);
 }
 
 void sim_user_end(sim_world *world)

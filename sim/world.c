@@ -79,8 +79,9 @@ static void choose_faults(sim_world *world)
     world->end = world->faults_until + SIM_RECOVERY + 2 * SIM_WAITING_TIMEOUT +
                  SIM_BOOTSTRAP_TIMEOUT + 3 * SIM_HOLD_TIMEOUT;
     if (sim_random_chance(&world->random, 900))
-        world->enabled_faults =
-            (uint32_t)(sim_random_next(&world->random) | sim_random_next(&world->random));
+        world->enabled_faults = (uint32_t)sim_random_next(&world->random);
+    if (sim_random_chance(&world->random, 600))
+        world->enabled_faults |= (uint32_t)sim_random_next(&world->random);
     if (sim_random_chance(&world->random, 400))
         world->enabled_faults &= (uint32_t)sim_random_next(&world->random);
     for (uint32_t i = 0; i < SIM_NODES; i++)
