@@ -90,6 +90,7 @@ static kvf_status bind(sim_incoming *incoming, kvf_error *error)
         return KVF_OK;
     kvf_status status = sim_agent_bind(incoming, error);
     size_t count = kvf_request_page_count(&incoming->request);
+    free(incoming->pages); /* only a planted bug binds twice */
     incoming->pages = calloc(count + 1, sizeof *incoming->pages);
     if (incoming->pages == NULL)
         abort();

@@ -202,7 +202,7 @@ static void deliver(sim_world *world, sim_task *task)
         frames[i] = (kvf_slice){at + 4, length};
         at += 4 + length;
     }
-    if (task->number >= REPEAT)
+    if (task->number >= REPEAT && count > 1)
         meets_repeat(world, connection->prefill, frames[1]);
     sim_prefill_message(connection->prefill, connection->number, frames, count);
 }
