@@ -49,8 +49,10 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
             return kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
                                  found->name);
     } else {
-        if (node->agent_count >= node->world->limits.peers)
+        if (node->agent_count >= node->world->limits.peers) {
+            sim_fault_limit(node, request);
             return kvf_error_set(error, KVF_LIMIT, "too many peers");
+        }
         kvf_status status = check_metadata(node, request, error);
         if (status != KVF_OK)
             return status;

@@ -73,6 +73,8 @@ static uint32_t causes(kvf_status status)
         return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_MISMATCH);
     case KVF_BOOTSTRAP:
         return SIM_BIT(SIM_FAULT_BOOTSTRAP);
+    case KVF_LIMIT:
+        return SIM_BIT(SIM_FAULT_LIMIT);
     default:
         return 0;
     }

@@ -19,6 +19,7 @@ const char *const sim_fault_names[SIM_FAULTS] = {
     [SIM_FAULT_ABORT] = "abort",
     [SIM_FAULT_MISMATCH] = "mismatch",
     [SIM_FAULT_SHUTDOWN] = "shutdown",
+    [SIM_FAULT_LIMIT] = "limit",
 };
 
 /* ---- Whom they touch ------------------------------------------------------------------------------ */
@@ -49,6 +50,21 @@ sim_instance *sim_instance_of(sim_world *world, uint64_t room)
             return instance;
     }
     return NULL;
+}
+
+/* A request found no place: its room can't be blamed for what becomes of it. */
+void sim_fault_limit(sim_node *prefill, const kvf_request *request)
+{
+    sim_world *world = prefill->world;
+    sim_instance *instance = sim_instance_of(world, request->room);
+    sim_trace(world, prefill, "room %llu: a limit leaves no place for the request",
+              (unsigned long long)request->room);
+    if (instance == NULL)
+        return;
+    sim_fault_touch(instance, SIM_FAULT_LIMIT);
+    sim_fault_meets(world, SIM_FAULT_LIMIT, &instance->senders[prefill->rank]);
+    for (uint32_t i = 0; i < instance->receiver_count; i++)
+        sim_fault_meets(world, SIM_FAULT_LIMIT, &instance->receivers[i]);
 }
 
 typedef bool (*side_filter)(const sim_side *side, const void *what);

@@ -174,8 +174,7 @@ static void hold(sim_node *node, sim_incoming *incoming)
     if (node->held_bytes + incoming->size <= node->world->limits.held_bytes)
         held = held_for(node, incoming->request.room);
     if (held == NULL) {
-        sim_trace(node->world, node, "room %llu: no place to hold the request",
-                  (unsigned long long)incoming->request.room);
+        sim_fault_limit(node, &incoming->request);
         sim_incoming_free(incoming);
         return;
     }

@@ -75,6 +75,8 @@ static bool impossible(sim_fault fault, unsigned state)
     switch (fault) {
     case SIM_FAULT_LATE: /* a second request while something is being written */
         return state != KVF_TRANSFERRING;
+    case SIM_FAULT_LIMIT: /* it meets requests that find no place, and their receivers wait */
+        return state != KVF_BOOTSTRAPPING && state != KVF_WAITING_FOR_INPUT;
     case SIM_FAULT_MISMATCH: /* the rooms are born with it */
         return state != KVF_BOOTSTRAPPING;
     case SIM_FAULT_TRUNCATION: /* counted where it is sent: nothing of use is sent after success */

@@ -23,6 +23,7 @@ typedef enum sim_fault {
     SIM_FAULT_ABORT,      /* the user aborts one side */
     SIM_FAULT_MISMATCH,   /* the two sides were told different page counts */
     SIM_FAULT_SHUTDOWN,   /* a manager is closed in good order, and opened again */
+    SIM_FAULT_LIMIT,      /* a limit of the settings is reached */
     SIM_FAULTS
 } sim_fault;
 
@@ -351,6 +352,7 @@ void sim_user_told(sim_side *side, const kvf_outcome *outcome);
 /* fault.c */
 extern const char *const sim_fault_names[SIM_FAULTS];
 void sim_faults_start(sim_world *world);
+void sim_fault_limit(sim_node *prefill, const kvf_request *request);
 void sim_fault_touch(sim_instance *instance, sim_fault fault);
 void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side);
 sim_instance *sim_instance_of(sim_world *world, uint64_t room); /* the latest with that id */

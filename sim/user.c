@@ -33,7 +33,9 @@ static bool open_side(sim_side *side)
 {
     sim_node *node = side->node;
     if (node->room_count >= node->world->limits.rooms || !sim_memory_take(side, side->page_count)) {
-        sim_fault_touch(side->instance, SIM_FAULT_ABORT);
+        sim_fault_touch(side->instance, SIM_FAULT_LIMIT);
+        sim_trace(node->world, node, "room %llu: not opened, max_rooms is reached",
+                  (unsigned long long)side->instance->id);
         side->lost = true;
         return false;
     }

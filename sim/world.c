@@ -91,10 +91,23 @@ static void choose_faults(sim_world *world)
         }
 }
 
+/* Small enough to be reached by what the seed does. */
+static void choose_limits(sim_world *world)
+{
+    if ((world->enabled_faults & SIM_BIT(SIM_FAULT_LIMIT)) == 0 ||
+        sim_random_chance(&world->random, 500))
+        return;
+    world->limits.rooms = (uint32_t)sim_random_between(&world->random, 3, 12);
+    world->limits.peers = (uint32_t)sim_random_between(&world->random, 1, 6);
+    world->limits.held_requests = (uint32_t)sim_random_between(&world->random, 1, 6);
+    world->limits.held_bytes = sim_random_between(&world->random, 1000, 20000);
+}
+
 static void build(sim_world *world)
 {
     choose_shape(world);
     choose_faults(world);
+    choose_limits(world);
     world->next_room = 1000000 + sim_random_below(&world->random, 1000000);
     bool stock[2][SIM_GROUPS];
     for (uint32_t i = 0; i < SIM_GROUPS; i++)
