@@ -199,7 +199,7 @@ void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
 }
 
 /* Success is a promise about every byte: those of the pages, and of as many aux buffers as travel. */
-void sim_memory_verify(sim_side *receiver)
+void sim_memory_verify(sim_side *receiver, const sim_side *told)
 {
     sim_world *world = receiver->node->world;
     sim_pool *pool = &receiver->node->pool;
@@ -215,7 +215,7 @@ void sim_memory_verify(sim_side *receiver)
                 sim_violate(world,
                             "room %llu: Success on %s, but cell %u of %s buffer %u, position %u "
                             "(item %u) isn't what was sent",
-                            (unsigned long long)receiver->instance->id, receiver->node->name, cell,
+                            (unsigned long long)receiver->instance->id, told->node->name, cell,
                             aux ? "aux" : "KV", region, i, item);
                 return;
             }

@@ -318,7 +318,7 @@ void sim_memory_fill(sim_side *sender, uint32_t first, uint32_t count, bool last
 uint64_t sim_memory_read(sim_world *world, uint64_t address, const sim_instance *instance);
 void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
                      const sim_instance *instance);
-void sim_memory_verify(sim_side *receiver);
+void sim_memory_verify(sim_side *receiver, const sim_side *told);
 
 /* network.c */
 uint64_t sim_delay(sim_world *world, const sim_node *from, const sim_node *to);

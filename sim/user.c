@@ -159,6 +159,26 @@ static void give_back(sim_world *world, sim_task *task)
     sim_memory_give_back(task->subject);
 }
 
+/* A sender's Success says that the bytes are there, whether or not the receiver has heard of it. A request that
+ * was cut short may have named nobody to write to. */
+static void verify_destinations(const sim_side *sender)
+{
+    const sim_world *world = sender->node->world;
+    sim_instance *instance = sender->instance;
+    uint32_t unsure = SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_LATE);
+    if ((instance->faults & unsure) != 0)
+        return;
+    for (uint32_t i = 0; i < instance->receiver_count; i++) {
+        sim_side *receiver = &instance->receivers[i];
+        uint32_t source = world->prefill_ranks >= world->decode_ranks
+                              ? i * (world->prefill_ranks / world->decode_ranks)
+                              : i / (world->decode_ranks / world->prefill_ranks);
+        if (source == sender->node->rank && !receiver->ended && !receiver->lost &&
+            receiver->disclosed)
+            sim_memory_verify(receiver, sender);
+    }
+}
+
 static void ended(sim_side *side, const kvf_outcome *outcome)
 {
     sim_world *world = side->node->world;
@@ -166,7 +186,9 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
     side->safety = outcome->safety;
     side->error = outcome->error;
     if (outcome->state == KVF_SUCCESS && side->receiver != NULL)
-        sim_memory_verify(side);
+        sim_memory_verify(side, side);
+    if (outcome->state == KVF_SUCCESS && side->receiver == NULL)
+        verify_destinations(side);
     if (outcome->state == KVF_FAILED)
         sim_check_reason(side);
     /* Pages that aren't proven safe are never given to another room: what lands there is counted. */
