@@ -547,6 +547,31 @@ static void every_required_rank_gets_everything(void **state)
     kvf_sender_close(sender);
 }
 
+/* Neither a first message that was cut nor what a dummy brings is held against the agent later. */
+static void bad_metadata_is_not_remembered(void **state)
+{
+    scene *one = *state;
+    static const uint64_t pages[] = {9, 4};
+    kvf_request request = raw_decode_request(&one->raw, 136, pages, 2);
+    request.agent_metadata.length /= 2;
+    is_refused(one, &request, 2, KVF_PROTOCOL, "raw-decode");
+    request = raw_decode_request(&one->second, 137, pages, 0);
+    request.agent_metadata = kvf_slice_of("junk");
+    kvf_sender *sender = open_room(one, 137, 2);
+    raw_decode_send(&one->second, &request);
+    send_pages(sender, 6, 2);
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+    room_works(one, open_room(one, 138, 2), 138);
+    request = raw_decode_request(&one->second, 139, pages, 2);
+    sender = open_room(one, 139, 2);
+    raw_decode_send(&one->second, &request);
+    send_pages(sender, 6, 2);
+    assert_true(raw_decode_notified(&one->second, 2));
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+}
+
 /* ---- Held requests ----------------------------------------------------------------------------------- */
 
 static void requests_are_held_and_taken(void **state)
@@ -667,6 +692,7 @@ int main(void)
         ON(start_loop, a_rank_cannot_ask_for_more_ranks_once_all_have_reported),
         ON(start_loop, more_ranks_than_required_fail_the_room),
         ON_BOTH(every_required_rank_gets_everything),
+        ON_BOTH(bad_metadata_is_not_remembered),
         ON_BOTH(requests_are_held_and_taken),
         ON(start_hasty, held_requests_expire_and_are_limited),
         ON(start_hasty, a_room_that_waits_for_more_ranks_ends),

@@ -10,22 +10,13 @@
 static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
 {
     kvf_agent *agent = calloc(1, sizeof *agent);
-    uint8_t *metadata = malloc(request->agent_metadata.length + 1);
-    if (agent == NULL || metadata == NULL) {
-        free(agent);
-        free(metadata);
+    if (agent == NULL)
         return NULL;
-    }
     agent->manager = manager;
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
-    if (request->agent_metadata.length > 0)
-        memcpy(metadata, request->agent_metadata.data, request->agent_metadata.length);
-    agent->metadata = metadata;
-    agent->metadata_length = request->agent_metadata.length;
     unsigned before = HASH_CNT(by_name, manager->agents);
     HASH_ADD(by_name, manager->agents, name, strlen(agent->name), agent);
     if (HASH_CNT(by_name, manager->agents) == before) {
-        free(metadata);
         free(agent);
         return NULL;
     }
@@ -33,29 +24,68 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
     return agent;
 }
 
+/* What a first request brings is kept, and so must be sound: everything later is held against it. */
+static kvf_status check_metadata(kvf_manager *manager, const kvf_request *request, kvf_error *error)
+{
+    kvf_metadata metadata;
+    kvf_status status = kvf_metadata_decode(
+        request->agent_metadata, 2 * (size_t)manager->settings.max_buffers, &metadata, error);
+    if (status == KVF_OK) {
+        if (!kvf_slice_equal(metadata.agent_name, request->agent_name))
+            status = kvf_error_set(error, KVF_PROTOCOL, "it is the metadata of another agent");
+        kvf_metadata_free(&metadata);
+    }
+    if (status != KVF_OK)
+        kvf_error_prefix(error, "metadata of agent %.*s", (int)request->agent_name.length,
+                         (const char *)request->agent_name.data);
+    return status;
+}
+
+static kvf_status keep_metadata(kvf_agent *agent, kvf_slice metadata, kvf_error *error)
+{
+    agent->metadata = malloc(metadata.length);
+    if (agent->metadata == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer's metadata");
+    memcpy(agent->metadata, metadata.data, metadata.length);
+    agent->metadata_length = metadata.length;
+    return KVF_OK;
+}
+
+static kvf_status add_agent(kvf_manager *manager, const kvf_request *request, kvf_agent **agent,
+                            kvf_error *error)
+{
+    if (HASH_CNT(by_name, manager->agents) >= manager->settings.max_peers)
+        return kvf_error_set(error, KVF_LIMIT,
+                             "%llu decode processes are known; setting max_peers allows no more",
+                             (unsigned long long)manager->settings.max_peers);
+    *agent = new_agent(manager, request);
+    return *agent == NULL ? kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer") : KVF_OK;
+}
+
+/* Nothing is looked at in a dummy's metadata, and nothing kept of it. */
 kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint64_t connection,
                           kvf_agent **agent, kvf_error *error)
 {
     kvf_agent *found = NULL;
+    bool dummy = kvf_request_is_dummy(request);
+    kvf_status status = KVF_OK;
     HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
               found);
-    if (found != NULL) {
-        kvf_slice metadata = {found->metadata, found->metadata_length};
-        if (!kvf_slice_equal(metadata, request->agent_metadata))
-            return kvf_error_set(error, KVF_PROTOCOL,
-                                 "agent %s sent other metadata than before; a restarted decode "
-                                 "process must use a new agent name",
-                                 found->name);
-    } else {
-        if (HASH_CNT(by_name, manager->agents) >= manager->settings.max_peers)
-            return kvf_error_set(
-                error, KVF_LIMIT,
-                "%llu decode processes are known; setting max_peers allows no more",
-                (unsigned long long)manager->settings.max_peers);
-        found = new_agent(manager, request);
-        if (found == NULL)
-            return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer");
-    }
+    bool first = !dummy && (found == NULL || found->metadata == NULL);
+    if (first)
+        status = check_metadata(manager, request, error);
+    else if (!dummy && !kvf_slice_equal((kvf_slice){found->metadata, found->metadata_length},
+                                        request->agent_metadata))
+        status = kvf_error_set(error, KVF_PROTOCOL,
+                               "agent %s sent other metadata than before; a restarted decode "
+                               "process must use a new agent name",
+                               found->name);
+    if (status == KVF_OK && found == NULL)
+        status = add_agent(manager, request, &found, error);
+    if (status == KVF_OK && first)
+        status = keep_metadata(found, request->agent_metadata, error);
+    if (status != KVF_OK)
+        return status;
     found->connection = connection;
     *agent = found;
     return KVF_OK;
@@ -208,12 +238,8 @@ static kvf_status load(kvf_agent *agent, kvf_error *error)
         kvf_error_prefix(error, "metadata of agent %s", agent->name);
         return status;
     }
-    if (!kvf_slice_equal(metadata.agent_name, kvf_slice_of(agent->name)))
-        status = kvf_error_set(error, KVF_PROTOCOL, "agent %s sent the metadata of another agent",
-                               agent->name);
-    if (status == KVF_OK)
-        status = manager->engine->operations->connect(manager->engine, metadata.worker_address,
-                                                      agent, &agent->peer, error);
+    status = manager->engine->operations->connect(manager->engine, metadata.worker_address, agent,
+                                                  &agent->peer, error);
     if (status == KVF_OK)
         status = add_regions(agent, &metadata, error);
     kvf_metadata_free(&metadata);

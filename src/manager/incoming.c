@@ -38,6 +38,8 @@ static kvf_incoming *new_incoming(kvf_agent *agent, const kvf_request *request)
     incoming->request = *request;
     incoming->request.agent_name = kvf_slice_of(agent->name);
     incoming->request.agent_metadata = (kvf_slice){agent->metadata, agent->metadata_length};
+    if (kvf_request_is_dummy(request))
+        incoming->request.agent_metadata = (kvf_slice){NULL, 0};
     incoming->request.host = keep(&position, request->host);
     incoming->request.buffers = keep(&position, request->buffers);
     incoming->request.pages = keep(&position, request->pages);

@@ -285,6 +285,8 @@ void kvf_receiver_notified(void *manager, kvf_slice payload);
 void kvf_receiver_free(kvf_receiver *receiver);
 void kvf_receiver_sizes_known(kvf_receiver *receiver, const kvf_route_topology *topology);
 void kvf_receiver_fail(kvf_receiver *receiver, const kvf_error *error);
+/* Sends what has not been sent of the room's requests; again when a connection is writable. */
+void kvf_receiver_request(kvf_receiver *receiver);
 
 /* rank.c: prefill servers and their ranks, as decode sees them */
 struct kvf_target {

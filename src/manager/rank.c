@@ -247,7 +247,7 @@ static void push_writable(void *user)
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
         if (target->ready && !target->requested && target->receiver->machine.requested)
-            kvf_rank_request(target);
+            kvf_receiver_request(target->receiver);
     }
 }
 

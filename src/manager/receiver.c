@@ -153,7 +153,9 @@ static const char *needs_kvferry_peer(const kvf_receiver *receiver)
     return NULL;
 }
 
-static void send_requests(kvf_receiver *receiver)
+/* The dummies first, and the real request when all of them are on their way: once the real rank has finished
+ * the room is left, and a dummy that had been put off would never be told. Goes on where it had to stop. */
+void kvf_receiver_request(kvf_receiver *receiver)
 {
     receiver->all_aux = kvf_rank_is_extended(receiver->targets[0].rank);
     const char *reason = needs_kvferry_peer(receiver);
@@ -163,10 +165,14 @@ static void send_requests(kvf_receiver *receiver)
         kvf_receiver_fail(receiver, &error);
         return;
     }
-    for (uint32_t i = 0; i < receiver->target_count; i++) {
+    bool all_told = true;
+    for (uint32_t i = 1; i <= receiver->target_count && all_told; i++) {
+        kvf_target *target = &receiver->targets[i % receiver->target_count];
+        if (!target->requested)
+            kvf_rank_request(target);
         if (kvf_outcome_is_final(&receiver->machine.outcome))
             return;
-        kvf_rank_request(&receiver->targets[i]);
+        all_told = target->requested;
     }
 }
 
@@ -185,7 +191,7 @@ static void carry_out(kvf_receiver *receiver, const kvf_action *action)
         kvf_timers_set(&room->manager->timers, &room->timer, action->deadline);
         break;
     case KVF_ACTION_REQUEST:
-        send_requests(receiver);
+        kvf_receiver_request(receiver);
         break;
     case KVF_ACTION_PUBLISH:
         kvf_room_publish(room, &receiver->machine.outcome,
