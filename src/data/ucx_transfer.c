@@ -138,6 +138,8 @@ static void flush_ended(void *request, ucs_status_t status, void *context)
 static kvf_outcome post_flush(void *context, kvf_transfer *transfer)
 {
     (void)context;
+    if (!transfer->peer->greeted)
+        return KVF_OUTCOME_DONE; /* canceled while all was held: nothing has been posted */
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         .cb = {.send = flush_ended},
