@@ -111,9 +111,9 @@ static void be_initiator(kvf_engine *engine, unsigned char *memory, uint32_t reg
     for (size_t i = 0; i < LENGTH; i++)
         memory[i] = (unsigned char)(i * 7 + i / 4096);
     kvf_metadata metadata;
-    kvf_engine_peer *peer;
+    kvf_engine_peer *peer = NULL;
     kvf_error error;
-    uint32_t remote;
+    uint32_t remote = 0;
     if (kvf_metadata_decode(read_hex(), 64, &metadata, &error) != KVF_OK ||
         engine->operations->connect(engine, metadata.worker_address, NULL, &peer, &error) !=
             KVF_OK ||
