@@ -241,8 +241,9 @@ void demo_case_run(const demo_case *each, demo_result *result)
     demo_pair pair = {.next_room = 1};
     progress_show("%s, %s: starting both processes", each->transport->name, each->pattern->name);
     result->verified = start_pair(each, &pair, &result->problem) && run_rounds(each, &pair, result);
-    int decode = child_end(&pair.decode, END_TIMEOUT_MS);
+    /* The writer first: UCX complains of an endpoint whose other side has gone. */
     int prefill = child_end(&pair.prefill, END_TIMEOUT_MS);
+    int decode = child_end(&pair.decode, END_TIMEOUT_MS);
     if (result->verified && (decode != 0 || prefill != 0))
         result->verified = message_set(&result->problem, "exit status %d of decode, %d of prefill",
                                        decode, prefill);
