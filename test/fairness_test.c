@@ -231,6 +231,8 @@ static void await_all(const pid_t pids[3])
         for (size_t i = 0; i < 3; i++)
             if (i != which)
                 (void)kill(pids[i], SIGKILL);
+        while (wait(NULL) > 0)
+            continue;
         fail_msg("%s ended with status 0x%x", names[which], (unsigned)status);
     }
 }
@@ -275,6 +277,8 @@ static void small_rooms_do_not_wait_behind_a_big_one(void **state)
 
 int main(void)
 {
+    if (test_is_sanitized())
+        return 77; /* times mean nothing, and AddressSanitizer can't follow UCX into other processes */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(small_rooms_do_not_wait_behind_a_big_one, (void *)"shm"),
         cmocka_unit_test_prestate(small_rooms_do_not_wait_behind_a_big_one, (void *)"tcp"),

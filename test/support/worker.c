@@ -116,6 +116,11 @@ bool test_page_arrived(const test_worker *from, size_t source, const test_worker
     return true;
 }
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+__attribute__((no_sanitize("thread")))
+#endif
+#endif
 bool test_page_untouched(const test_worker *to, size_t page)
 {
     for (size_t i = 0; i < to->shape.buffers; i++)

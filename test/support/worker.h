@@ -56,7 +56,7 @@ unsigned char *test_page(const test_worker *worker, size_t buffer, size_t page);
 unsigned char *test_slot(const test_worker *worker, size_t aux, size_t slot);
 /* Every byte of prefill's pool gets a value of its place; decode's pool gets 0xee. */
 void test_worker_fill(test_worker *worker);
-/* Whether decode's page, or slot, holds what prefill's does; and whether it's untouched. */
+/* Whether decode's page holds what prefill's does; and whether it's untouched, while it may be written to. */
 bool test_page_arrived(const test_worker *from, size_t source, const test_worker *to,
                        size_t destination);
 bool test_page_untouched(const test_worker *to, size_t page);
