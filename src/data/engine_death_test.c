@@ -21,8 +21,6 @@ enum { PAGE = 65536, PAGES = 512, POOL = PAGE * PAGES };
 
 static const char tcp[] = "tcp,self";
 static const char shm[] = "posix,sysv,cma,self";
-/* A sanitizer's process_vm_readv() takes the other process's addresses for its own, and dies of it. */
-static const char shm_without_cma[] = "posix,sysv,self";
 
 /* What the target tells a writer, in memory all share. */
 typedef struct offer {
@@ -65,8 +63,6 @@ static side open_side(const char *transports)
     kvf_settings settings;
     kvf_error error = {0};
     kvf_settings_defaults(&settings);
-    if (transports == shm && test_is_sanitized())
-        transports = shm_without_cma;
     (void)snprintf(settings.transports, sizeof settings.transports, "%s", transports);
     if (kvf_ucx_open(&settings, KVF_FLAVOUR_P031, &callbacks, &s.engine, &error) != KVF_OK)
         die("open", &error);
@@ -216,6 +212,15 @@ static void hear(int descriptor)
     assert_int_equal(read(descriptor, &byte, 1), 1);
 }
 
+/* A sanitizer's process_vm_readv() takes the other process's addresses for its own, and dies of it, or not, as
+ * the two happen to be laid out. Without CMA there is no such test: UCX's FIFO stays blocked when a writer
+ * is killed while it writes to it. */
+static void need_cma(const char *transports)
+{
+    if (transports == shm && test_is_sanitized())
+        skip();
+}
+
 static void set_stage(stage *s, const char *transports)
 {
     s->told =
@@ -269,6 +274,7 @@ static void the_writer_survives_its_target(void **state)
 {
     const char *transports = *state;
     stage s;
+    need_cma(transports);
     set_stage(&s, transports);
     pid_t writer = fork_endless_writer(&s, transports);
     kill_for_real(s.target);
@@ -287,6 +293,7 @@ static void the_target_survives_its_writers(void **state)
     if (minor < 19)
         skip(); /* older ones are known to end the target's process now and then */
     stage s;
+    need_cma(transports);
     set_stage(&s, transports);
     for (int round = 0; round < 10; round++)
         kill_for_real(fork_endless_writer(&s, transports));
