@@ -74,8 +74,11 @@ static kvf_receiver *expect(scene *one, uint32_t rank, uint64_t room, int64_t dp
     kvf_room_options options = {.size = sizeof options, .dp_rank = dp_rank};
     kvf_receiver *receiver;
     if (kvf_receiver_open(one->decode[rank].manager, one->bootstrap.address, room, &options,
-                          &receiver) != KVF_OK ||
-        kvf_receiver_expect(receiver, destination, PAGES, 3) != KVF_OK)
+                          &receiver) != KVF_OK)
+        fail_msg("%s", kvf_error_text());
+    /* A room may have failed already, where the sizes were known. */
+    if (kvf_receiver_expect(receiver, destination, PAGES, 3) != KVF_OK &&
+        kvf_receiver_poll(receiver) != KVF_FAILED)
         fail_msg("%s", kvf_error_text());
     return receiver;
 }
