@@ -111,6 +111,9 @@ kvf_status kvf_engine_open(const kvf_settings *settings, kvf_flavour flavour,
                            const kvf_engine_callbacks *callbacks, kvf_engine **engine,
                            kvf_error *error);
 
+/* Whether this process runs on UCX 1.`minor` or newer. */
+bool kvf_ucx_is_at_least(unsigned minor);
+
 /* One each; kvf_engine_open() picks. */
 kvf_status kvf_ucx_open(const kvf_settings *settings, kvf_flavour flavour,
                         const kvf_engine_callbacks *callbacks, kvf_engine **engine,

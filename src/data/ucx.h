@@ -73,9 +73,6 @@ void kvf_ucx_release_held(kvf_engine_peer *peer);
 /* Ends the held puts of a canceled transfer. */
 void kvf_ucx_drop_held(kvf_transfer *transfer);
 
-/* Whether this process runs on UCX 1.`minor` or newer. */
-bool kvf_ucx_is_at_least(unsigned minor);
-
 /* After the worker is gone. */
 void kvf_ucx_free_regions(kvf_ucx *engine);
 

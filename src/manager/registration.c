@@ -17,9 +17,7 @@ static void retry(kvf_manager *manager, const kvf_error *error)
                         "registering at %s does not work, and is tried again: %s",
                         manager->settings.bootstrap_address, error->text);
     registration->troubled = true;
-    uint64_t factor = UINT64_C(1) << (registration->pauses < 4 ? registration->pauses : 4);
-    registration->pauses++;
-    pause(manager, manager->settings.retry_interval * factor);
+    pause(manager, kvf_backoff(manager->settings.retry_interval, registration->pauses++));
 }
 
 static void mark(kvf_manager *manager, bool registered)

@@ -197,11 +197,10 @@ static void count_end(kvf_room *room, const kvf_outcome *outcome)
 static void suspect_old_ucx(const kvf_manager *manager, kvf_outcome *outcome)
 {
     kvf_error *error = &outcome->error;
-    unsigned minor;
     if (outcome->state != KVF_FAILED || manager->settings.engine != 0 ||
         (error->status != KVF_TIMEOUT && error->status != KVF_PEER_GONE &&
          error->status != KVF_TRANSPORT) ||
-        sscanf(kvf_ucx_version(), "1.%u", &minor) != 1 || minor >= 19)
+        kvf_ucx_is_at_least(19))
         return;
     size_t length = strlen(error->text);
     (void)snprintf(error->text + length, sizeof error->text - length,

@@ -62,6 +62,12 @@ typedef struct kvf_room_timeouts {
     uint64_t waiting;
 } kvf_room_timeouts;
 
+/* The pause before what has been put off `pauses` times in a row is tried again: doubles up to 16 times. */
+static inline uint64_t kvf_backoff(uint64_t first, uint32_t pauses)
+{
+    return first * (UINT64_C(1) << (pauses < 4 ? pauses : 4));
+}
+
 static inline uint64_t kvf_deadline_after(uint64_t now, uint64_t duration)
 {
     return duration >= KVF_NO_DEADLINE - now ? KVF_NO_DEADLINE : now + duration;

@@ -40,10 +40,9 @@ static void pause_or_rest(kvf_lookup_machine *machine, bool wanted, uint64_t now
         rest(machine);
         return;
     }
-    uint64_t factor = UINT64_C(1) << (machine->pauses < 4 ? machine->pauses : 4);
-    machine->pauses++;
+    uint64_t pause = kvf_backoff(machine->policy->retry_interval, machine->pauses++);
     machine->state = KVF_LOOKUP_PAUSING;
-    machine->deadline = kvf_deadline_after(now, machine->policy->retry_interval * factor);
+    machine->deadline = kvf_deadline_after(now, pause);
     kvf_actions_add_timer(actions, machine->deadline);
 }
 
