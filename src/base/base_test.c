@@ -138,6 +138,17 @@ static void environment_is_checked(void **state)
     setenv("KVFERRY_CONTROL_PROT", "1", 1);
     assert_int_equal(kvf_settings_open(&settings), KVF_BAD_SETTING);
     unsetenv("KVFERRY_CONTROL_PROT");
+    setenv("KVFERRY_SGLANG", "1", 1);
+    setenv("KVFERRY_SGLANG_ABORT_WAIT", "1s", 1);
+    setenv("KVFERRY_PYTHON_UCX", "system", 1);
+    assert_int_equal(kvf_settings_open(&settings), KVF_OK);
+    kvf_settings_close(settings);
+    setenv("KVFERRY_SGLANGUAGE", "1", 1);
+    assert_int_equal(kvf_settings_open(&settings), KVF_BAD_SETTING);
+    unsetenv("KVFERRY_SGLANGUAGE");
+    unsetenv("KVFERRY_PYTHON_UCX");
+    unsetenv("KVFERRY_SGLANG_ABORT_WAIT");
+    unsetenv("KVFERRY_SGLANG");
 }
 
 int main(void)

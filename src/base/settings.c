@@ -212,6 +212,17 @@ kvf_status kvf_settings_assign(kvf_settings *settings, const char *name, const c
 
 static const char prefix[] = "KVFERRY_";
 
+/* What else has our prefix in the environment: switches of the Python package, which checks them itself. */
+static const char *const foreign_names[] = {"SGLANG=", "SGLANG_", "PYTHON_"};
+
+static bool is_foreign(const char *name)
+{
+    for (size_t i = 0; i < sizeof foreign_names / sizeof foreign_names[0]; i++)
+        if (strncmp(name, foreign_names[i], strlen(foreign_names[i])) == 0)
+            return true;
+    return false;
+}
+
 /* Turns KVFERRY_WAITING_TIMEOUT=5s into an assignment. */
 static kvf_status assign_variable(kvf_settings *settings, const char *variable, kvf_error *error)
 {
@@ -237,7 +248,8 @@ kvf_status kvf_settings_from_environment(kvf_settings *settings, kvf_error *erro
 {
     kvf_settings_defaults(settings);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
-        if (strncmp(*variable, prefix, strlen(prefix)) != 0)
+        if (strncmp(*variable, prefix, strlen(prefix)) != 0 ||
+            is_foreign(*variable + strlen(prefix)))
             continue;
         kvf_status status = assign_variable(settings, *variable, error);
         if (status != KVF_OK)
