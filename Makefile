@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test interop sim install deps format tidy clean distclean
+.PHONY: all build demo test interop sim wheel install deps format tidy clean distclean
 
 all: build
 
@@ -39,6 +39,10 @@ interop: build
 SIM_SECONDS ?= 60
 sim: build
 	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seconds $(SIM_SECONDS) --coverage)
+
+# The Python package with the library in it, for pip: BUILD/wheel/dist/*.whl
+wheel: deps
+	@$(CLEAN_ENV) JOBS=$(JOBS) scripts/wheel.sh $(BUILD)
 
 # DESTDIR is honoured.
 install: build
