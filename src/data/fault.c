@@ -26,6 +26,7 @@ typedef struct fault_plan {
     occasion transfer_stall;
     occasion notify_drop;
     occasion corrupt;
+    occasion corrupt_page;
     occasion peer_fail;
     uint64_t hold; /* nanoseconds */
 } fault_plan;
@@ -37,8 +38,9 @@ typedef struct record {
     void (*done)(kvf_transfer *transfer, kvf_status status, const char *text);
     struct fault_engine *engine;
     uint32_t payload_lengths[KVF_TRANSFER_PARTS];
-    uint8_t *flipped; /* source byte that is upside down meanwhile */
-    uint64_t due;     /* held until then; 0: posted */
+    uint8_t *flipped; /* source bytes that are upside down meanwhile */
+    uint64_t flipped_length;
+    uint64_t due; /* held until then; 0: posted */
     bool fail;
     bool canceled;
 } record;
@@ -77,7 +79,7 @@ static bool parse_fault(fault_plan *faults, kvf_slice name, kvf_slice value)
         {"register_fail", &faults->register_fail}, {"connect_fail", &faults->connect_fail},
         {"transfer_fail", &faults->transfer_fail}, {"transfer_stall", &faults->transfer_stall},
         {"notify_drop", &faults->notify_drop},     {"corrupt", &faults->corrupt},
-        {"peer_fail", &faults->peer_fail},
+        {"corrupt_page", &faults->corrupt_page},   {"peer_fail", &faults->peer_fail},
     };
     uint64_t number = EVERY;
     if (kvf_slice_equal(name, kvf_slice_of("hold_ms"))) {
@@ -108,7 +110,7 @@ static kvf_status parse_faults(const char *text, fault_plan *faults, kvf_error *
             return kvf_error_set(error, KVF_BAD_SETTING,
                                  "setting fault: \"%.*s\" isn't NAME=N or NAME=all with one of "
                                  "register_fail connect_fail transfer_fail transfer_stall "
-                                 "notify_drop corrupt peer_fail, nor hold_ms=N",
+                                 "notify_drop corrupt corrupt_page peer_fail, nor hold_ms=N",
                                  (int)length, text);
         text += length + (text[length] == ',' ? 1 : 0);
     }
@@ -125,6 +127,12 @@ static record *find(fault_engine *engine, const kvf_transfer *transfer)
     return found;
 }
 
+static void flip(record *active)
+{
+    for (uint64_t i = 0; i < active->flipped_length; i++)
+        active->flipped[i] ^= 0xff;
+}
+
 /* Gives the transfer back as it was. */
 static void forget(record *ended)
 {
@@ -136,8 +144,7 @@ static void forget(record *ended)
     transfer->done = ended->done;
     for (uint32_t i = 0; i < transfer->part_count; i++)
         transfer->parts[i].payload_length = ended->payload_lengths[i];
-    if (ended->flipped != NULL)
-        *ended->flipped ^= 0xff;
+    flip(ended);
     free(ended);
 }
 
@@ -160,16 +167,36 @@ static void inner_done(kvf_transfer *transfer, kvf_status status, const char *te
         finish(ended, status, text);
 }
 
-/* A transfer's first source byte; a peer's pool is only ever reached by the real engine. */
-static uint8_t *first_byte(const kvf_transfer *transfer)
+/* Picks a transfer's first source byte; a peer's pool is only ever reached by the real engine. */
+static void pick_first_byte(record *made)
 {
-    for (uint32_t i = 0; i < transfer->part_count; i++) {
-        kvf_writes writes = transfer->parts[i].writes;
+    for (uint32_t i = 0; i < made->transfer->part_count; i++) {
+        kvf_writes writes = made->transfer->parts[i].writes;
         kvf_write write;
-        if (kvf_writes_next(&writes, UINT64_MAX, &write))
-            return (uint8_t *)(uintptr_t)write.source;
+        if (kvf_writes_next(&writes, UINT64_MAX, &write)) {
+            made->flipped = (uint8_t *)(uintptr_t)write.source;
+            made->flipped_length = 1;
+            return;
+        }
     }
-    return NULL;
+}
+
+/* Picks the middle page of the middle buffer. */
+static void pick_middle_page(record *made)
+{
+    const kvf_writes *writes = &made->transfer->parts[0].writes;
+    if (writes->span_count == 0)
+        return;
+    const kvf_span *span = &writes->spans[writes->span_count / 2];
+    uint64_t page = writes->source_pages[writes->page_count / 2];
+    made->flipped = (uint8_t *)(uintptr_t)(span->source_base + page * span->item_length);
+    made->flipped_length = span->item_length;
+}
+
+/* Whether it ends a room: the aux record goes with the last chunk only. */
+static bool is_last(const kvf_transfer *transfer)
+{
+    return transfer->part_count == KVF_TRANSFER_PARTS;
 }
 
 static void plan_faults(fault_engine *engine, record *made)
@@ -186,9 +213,10 @@ static void plan_faults(fault_engine *engine, record *made)
             transfer->parts[i].payload_length = 0;
     }
     if (happens(&engine->faults.corrupt))
-        made->flipped = first_byte(transfer);
-    if (made->flipped != NULL)
-        *made->flipped ^= 0xff;
+        pick_first_byte(made);
+    if (is_last(transfer) && happens(&engine->faults.corrupt_page))
+        pick_middle_page(made);
+    flip(made);
     if (happens(&engine->faults.peer_fail))
         engine->failed = transfer->peer;
 }

@@ -203,6 +203,51 @@ static void a_byte_is_corrupted(void **state)
     close_pair(&p);
 }
 
+/* Two buffers of four pages each in one pool; the aux record is the first buffer's last page. */
+static void post_last_chunk(pair *p, job *j, kvf_span spans[2])
+{
+    static const uint32_t pages[] = {0, 1, 2};
+    static const uint32_t aux[] = {3};
+    memset(j, 0, sizeof *j);
+    for (uint64_t i = 0; i < 2; i++)
+        spans[i] = (kvf_span){(uint64_t)(uintptr_t)p->writer.pool + i * 4 * PAGE,
+                              (uint64_t)(uintptr_t)p->target.pool + i * 4 * PAGE, PAGE,
+                              p->writer.region, p->remote};
+    j->transfer.peer = p->peer;
+    j->transfer.part_count = 2;
+    j->transfer.done = job_done;
+    j->transfer.user = j;
+    j->transfer.parts[0].payload_length = j->transfer.parts[1].payload_length = 5;
+    kvf_writes_begin(&j->transfer.parts[0].writes, spans, 2, pages, pages, 3);
+    kvf_writes_begin(&j->transfer.parts[1].writes, spans, 1, aux, aux, 1);
+    kvf_error error;
+    assert_int_equal(p->writer.engine->operations->post(p->writer.engine, &j->transfer, &error),
+                     KVF_OK);
+}
+
+static void a_page_is_corrupted(void **state)
+{
+    (void)state;
+    pair p;
+    job j;
+    kvf_span spans[2];
+    open_pair(&p, "corrupt_page=1");
+    assert_int_equal(run_one(&p), KVF_OK); /* carries no aux record: not the last of a room */
+    assert_int_equal(p.target.pool[3 * PAGE], 1);
+    post_last_chunk(&p, &j, spans);
+    progress_both(&p);
+    assert_int_equal(j.status, KVF_OK);
+    assert_int_equal(j.done, 1);
+    for (size_t i = 0; i < 7 * PAGE; i++) {
+        assert_int_equal(p.target.pool[i], i / PAGE == 5 ? 0xfe : 1);
+        assert_int_equal(p.writer.pool[i], 1);
+    }
+    post_last_chunk(&p, &j, spans);
+    progress_both(&p);
+    assert_int_equal(p.target.pool[5 * PAGE], 1);
+    close_pair(&p);
+}
+
 static void a_peer_fails(void **state)
 {
     (void)state;
@@ -264,6 +309,7 @@ int main(void)
         cmocka_unit_test(the_second_transfer_fails),
         cmocka_unit_test(a_notification_is_dropped),
         cmocka_unit_test(a_byte_is_corrupted),
+        cmocka_unit_test(a_page_is_corrupted),
         cmocka_unit_test(a_peer_fails),
         cmocka_unit_test(a_stalled_transfer_ends_when_canceled),
         cmocka_unit_test(a_held_transfer_starts_by_itself),
