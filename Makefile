@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test interop sim wheel install deps format tidy clean distclean
+.PHONY: all build demo test interop sim wheel python-test install deps format tidy clean distclean
 
 all: build
 
@@ -41,8 +41,14 @@ sim: build
 	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seconds $(SIM_SECONDS) --coverage)
 
 # The Python package with the library in it, for pip: BUILD/wheel/dist/*.whl
-wheel: deps
+wheel:
+	@scripts/deps.sh wheel
 	@$(CLEAN_ENV) JOBS=$(JOBS) scripts/wheel.sh $(BUILD)
+
+# The wheel in a fresh environment. PYTHON_TEST=test_arrays runs a part of it.
+python-test:
+	@scripts/deps.sh wheel
+	@$(CLEAN_ENV) JOBS=$(JOBS) scripts/python-test.sh $(BUILD) $(PYTHON_TEST)
 
 # DESTDIR is honoured.
 install: build

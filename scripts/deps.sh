@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Installs what is missing of Debian's packages; touches the network only when something is.
-# Usage: deps.sh [ci]      (ci: also what .ci/run needs)
+# Usage: deps.sh [ci | wheel]      (ci: also what .ci/run needs; wheel: also what the Python wheel needs)
 set -euo pipefail
 
 packages=(gcc g++ libc6-dev make cmake ninja-build pkg-config binutils python3
           libzmq3-dev libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev uuid-dev libxxhash-dev
           uthash-dev libcmocka-dev libucx-dev)
+case ${1:-} in
+wheel | ci)
+    packages+=(dpkg-dev python3-pip) ;;
+esac
 if [ "${1:-}" = ci ]; then
     packages+=(clang clang-format clang-tidy libclang-rt-dev llvm valgrind mandoc git util-linux)
 fi

