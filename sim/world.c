@@ -40,8 +40,9 @@ static void add_node(sim_world *world, bool prefill, bool stock, uint32_t group,
     node->group = group;
     node->rank = rank;
     /* SGLang 0.4.7 waits for ever. */
-    node->timeouts = stock ? (kvf_room_timeouts){KVF_NEVER, KVF_NEVER}
-                           : (kvf_room_timeouts){SIM_BOOTSTRAP_TIMEOUT, SIM_WAITING_TIMEOUT};
+    node->timeouts =
+        stock ? (kvf_room_timeouts){KVF_NEVER, KVF_NEVER, KVF_NEVER}
+              : (kvf_room_timeouts){SIM_BOOTSTRAP_TIMEOUT, SIM_WAITING_TIMEOUT, SIM_FENCE_TIMEOUT};
     (void)snprintf(node->name, sizeof node->name, "%s%u.%u", prefill ? "prefill" : "decode", group,
                    rank);
     (void)snprintf(node->host, sizeof node->host, "10.0.0.%u", node->index + 1);

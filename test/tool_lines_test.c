@@ -192,7 +192,7 @@ static bool write_failed_room(FILE *stream)
     const room_answer answer = {.room = 8,
                                 .status = KVF_PEER_GONE,
                                 .reason = "prefill \"a\" is gone",
-                                .safety = KVF_PAGES_NOT_PROVEN_SAFE};
+                                .safety = KVF_PAGES_RELEASED};
     return line_write_room(stream, &answer);
 }
 

@@ -67,7 +67,9 @@ typedef enum kvf_status {
     KVF_TRANSPORT = 17,     /* a write, a flush or a notification failed */
     KVF_ABORTED = 18,       /* this side called abort() */
     KVF_SHUTDOWN = 19,      /* the manager was closed with the room open */
-    KVF_UNSUPPORTED = 20    /* well formed, but not something this version or profile can do */
+    KVF_UNSUPPORTED = 20,   /* well formed, but not something this version or profile can do */
+    KVF_PEER_FAILED = 21,   /* the other side gave the room up; the text has its reason */
+    KVF_CORRUPT = 22        /* verification found bytes that differ from the source's */
 } kvf_status;
 
 /* The status's name without its prefix, e.g. "peer gone". Never NULL. Static storage. */
@@ -200,14 +202,32 @@ typedef enum kvf_poll {
     KVF_SUCCESS = 4
 } kvf_poll;
 
-/* May the room's pages and aux slot be reused? */
+/* May the room's pages and aux slot be reused? Success is always safe. A room that fails may still be in use
+ * for a while: a write is under way, or was asked for and can't be called back at once. It ends as one of
+ * the other two, within the setting fence_timeout, and that is a second event of the room. */
 typedef enum kvf_safety {
-    KVF_PAGES_IN_USE = 0, /* the room is open */
-    KVF_PAGES_SAFE = 1,   /* nothing can touch them any more, and that is proven */
-    /* The room failed or was aborted, and a write may still be under way: on decode bytes may still
-     * land in the pages, on prefill the transport may still read them. */
-    KVF_PAGES_NOT_PROVEN_SAFE = 2
+    KVF_PAGES_IN_USE =
+        0, /* the room is open, or has failed and its writes are not known to be over */
+    KVF_PAGES_SAFE = 1, /* nothing can touch them any more; kvf_proof says how that is known */
+    /* Only the deadline passed: on decode bytes may still land in the pages, on prefill the transport
+     * may still read them. Better not to reuse them where that can be avoided. */
+    KVF_PAGES_RELEASED = 2
 } kvf_safety;
+
+/* How it is known that a room's pages are safe. */
+typedef enum kvf_proof {
+    KVF_PROOF_NONE = 0,
+    KVF_PROOF_NEVER_DISCLOSED = 1, /* nobody was ever told of the pages */
+    KVF_PROOF_COMPLETED = 2,       /* all that was asked for has arrived, or has been written */
+    KVF_PROOF_ACKNOWLEDGED = 3,    /* the writer has stopped, flushed, and said so */
+    KVF_PROOF_RECEIVER_CLOSED = 4, /* what the writer wrote to is closed, and it had no other way */
+    KVF_PROOF_WRITER_EXITED =
+        5, /* same host: the writing process is gone, and so is its way here */
+    KVF_PROOF_TRANSPORT_DONE = 6 /* sender: the transport has finished with the source pages */
+} kvf_proof;
+
+/* The proof's name without its prefix, e.g. "acknowledged". Never NULL. Static storage. */
+KVF_PUBLIC const char *kvf_proof_name(kvf_proof proof);
 
 /* The latest state of a room that changed. Always 64 bytes in this SONAME; the library fills it. */
 typedef struct kvf_event {
@@ -219,7 +239,8 @@ typedef struct kvf_event {
     uint32_t state;  /* kvf_poll */
     uint32_t status; /* kvf_status: KVF_OK unless the state is KVF_FAILED */
     uint32_t safety; /* kvf_safety */
-    uint32_t reserved[5];
+    uint32_t proof;  /* kvf_proof: KVF_PROOF_NONE unless the pages are safe */
+    uint32_t reserved[4];
 } kvf_event;
 
 /* Waits until a room has changed, at most timeout_ms milliseconds (0: don't wait, -1: no limit), and
@@ -233,8 +254,8 @@ KVF_PUBLIC int kvf_manager_wait(kvf_manager *manager, kvf_event *events, size_t 
  * don't read, write or close it; take the events with kvf_manager_wait(..., 0). */
 KVF_PUBLIC int kvf_manager_fd(const kvf_manager *manager);
 
-/* The control port that is bound: what peers are told unless advertise_port is set. 0 on decode with
- * a profile that binds nothing. */
+/* The control port that is bound: what peers are told unless advertise_port is set. Decode listens there for
+ * what kvferry peers tell; with extensions=off it binds nothing, and this is 0. */
 KVF_PUBLIC uint16_t kvf_manager_port(const kvf_manager *manager);
 
 /* Counters since the manager was opened, unless a comment says "now". */
@@ -258,6 +279,8 @@ typedef struct kvf_statistics {
     uint64_t bytes_written;
     uint64_t transfers_active; /* now */
     uint64_t registered;       /* prefill: 1 once the bootstrap server knows this rank */
+    uint64_t rooms_fencing;    /* now: failed ones whose pages are in use still */
+    uint64_t rooms_released;   /* failed ones whose pages were given back without a proof */
 } kvf_statistics;
 KVF_PUBLIC kvf_status kvf_manager_statistics(kvf_manager *manager, kvf_statistics *statistics);
 
@@ -299,7 +322,19 @@ KVF_PUBLIC kvf_safety kvf_sender_safety(const kvf_sender *sender);
 /* Why it failed, for a person; "" unless it failed. Valid until close. */
 KVF_PUBLIC const char *kvf_sender_failure_text(const kvf_sender *sender);
 
-/* Frees the handle; an open room is aborted first. The id may be used again at once. NULL is fine. */
+KVF_PUBLIC kvf_proof kvf_sender_proof(const kvf_sender *sender);
+
+/* Two bytes that the library publishes and nobody else may write: [0] kvf_poll, [1] kvf_safety. For callers
+ * to whom a call is dear; valid until close. */
+KVF_PUBLIC const uint8_t *kvf_sender_view(const kvf_sender *sender);
+
+/* Waits until the room is final and its pages are not in use, at most timeout_ms milliseconds (-1: no limit,
+ * which fence_timeout and the room's own deadlines bound). Returns the safety then. The one call of a
+ * room that blocks; meant to follow an abort. */
+KVF_PUBLIC kvf_safety kvf_sender_wait(kvf_sender *sender, int timeout_ms);
+
+/* Frees the handle; an open room is aborted first. The id may be used again at once. Where the pages are in
+ * use still, they stay so as long as the events would have said; wait before closing to know. NULL is fine. */
 KVF_PUBLIC void kvf_sender_close(kvf_sender *sender);
 
 /* ---- Receiver (decode) ------------------------------------------------------------------------ */
@@ -326,6 +361,10 @@ KVF_PUBLIC kvf_poll kvf_receiver_poll(const kvf_receiver *receiver); /* one atom
 KVF_PUBLIC kvf_status kvf_receiver_status(const kvf_receiver *receiver);
 KVF_PUBLIC kvf_safety kvf_receiver_safety(const kvf_receiver *receiver);
 KVF_PUBLIC const char *kvf_receiver_failure_text(const kvf_receiver *receiver);
+KVF_PUBLIC kvf_proof kvf_receiver_proof(const kvf_receiver *receiver);
+KVF_PUBLIC const uint8_t *
+kvf_receiver_view(const kvf_receiver *receiver); /* as kvf_sender_view() */
+KVF_PUBLIC kvf_safety kvf_receiver_wait(kvf_receiver *receiver, int timeout_ms);
 KVF_PUBLIC void kvf_receiver_close(kvf_receiver *receiver);
 
 /* ---- Bootstrap server ------------------------------------------------------------------------- */

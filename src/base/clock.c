@@ -1,7 +1,6 @@
 #include "base/clock.h"
 
 #include <limits.h>
-#include <time.h>
 
 uint64_t kvf_clock_now(void)
 {
@@ -18,4 +17,10 @@ int kvf_clock_wait(uint64_t now, uint64_t deadline)
         return 0;
     uint64_t milliseconds = (deadline - now) / KVF_MILLISECOND + 1;
     return milliseconds > INT_MAX ? INT_MAX : (int)milliseconds;
+}
+
+struct timespec kvf_clock_timespec(uint64_t moment)
+{
+    return (struct timespec){.tv_sec = (time_t)(moment / KVF_SECOND),
+                             .tv_nsec = (long)(moment % KVF_SECOND)};
 }

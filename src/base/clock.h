@@ -3,6 +3,7 @@
 #define KVF_BASE_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 #define KVF_MICROSECOND UINT64_C(1000)
 #define KVF_MILLISECOND UINT64_C(1000000)
@@ -14,6 +15,9 @@ uint64_t kvf_clock_now(void);
 
 /* How long epoll may sleep from `now` until `deadline`, in milliseconds, rounded up; -1 for never. */
 int kvf_clock_wait(uint64_t now, uint64_t deadline);
+
+/* A moment as the pthread calls want it; far ahead for KVF_NEVER. */
+struct timespec kvf_clock_timespec(uint64_t moment);
 
 /* now + duration without wrapping. */
 static inline uint64_t kvf_clock_after(uint64_t now, uint64_t duration)

@@ -76,6 +76,31 @@ const char *kvf_status_name(kvf_status status)
         return "shutdown";
     case KVF_UNSUPPORTED:
         return "unsupported";
+    case KVF_PEER_FAILED:
+        return "peer failed";
+    case KVF_CORRUPT:
+        return "corrupt";
     }
     return "unknown status";
+}
+
+const char *kvf_proof_name(kvf_proof proof)
+{
+    switch (proof) {
+    case KVF_PROOF_NONE:
+        return "none";
+    case KVF_PROOF_NEVER_DISCLOSED:
+        return "never disclosed";
+    case KVF_PROOF_COMPLETED:
+        return "completed";
+    case KVF_PROOF_ACKNOWLEDGED:
+        return "acknowledged";
+    case KVF_PROOF_RECEIVER_CLOSED:
+        return "receiver closed";
+    case KVF_PROOF_WRITER_EXITED:
+        return "writer exited";
+    case KVF_PROOF_TRANSPORT_DONE:
+        return "transport done";
+    }
+    return "unknown";
 }

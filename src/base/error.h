@@ -5,6 +5,7 @@
 #include "kvferry/kvferry.h"
 
 #define KVF_ERROR_TEXT_MAX 320 /* longer texts are cut */
+#define KVF_STATUS_LAST KVF_CORRUPT
 
 typedef struct kvf_error {
     kvf_status status;

@@ -22,6 +22,10 @@
            "tell peers that this is kvferry; off: exactly the stock bytes")                        \
     CHOICE(peer_extensions, 0, "detect assume",                                                    \
            "assume: prefill peers are kvferry although a stock bootstrap server hides it")         \
+    CHOICE(fence, 0, "default strict",                                                             \
+           "strict: to stock peers only transports whose writes we can end, and they are ended")   \
+    CHOICE(same_host, 0, "detect assume",                                                          \
+           "decode: offer shared memory to peers seen on this host; assume: to all")               \
     TEXT(bootstrap_address, "", "prefill: host:port of the bootstrap server to register at")       \
     TEXT(advertise_address, "",                                                                    \
          "address peers are told to connect to; empty: found by a route lookup")                   \
@@ -37,6 +41,8 @@
            "receiver: from expect() until the end; sender: from a send() until it is delivered")   \
     NUMBER(hold_timeout, TIME, 300 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,              \
            "prefill: how long a request is held for a sender that has not been opened")            \
+    NUMBER(fence_timeout, TIME, 10 * KVF_SECOND, KVF_MILLISECOND, 86400 * KVF_SECOND,              \
+           "how long a failed room's pages are held while a proof is sought that they are safe")   \
     NUMBER(close_timeout, TIME, 1 * KVF_SECOND, 0, 600 * KVF_SECOND,                               \
            "how long closing a manager waits for writes under way")                                \
     NUMBER(http_connect_timeout, TIME, 2 * KVF_SECOND, KVF_MILLISECOND, 600 * KVF_SECOND,          \
@@ -68,6 +74,10 @@
     NUMBER(spin, TIME, 0, 0, KVF_SECOND,                                                           \
            "how long the event loop polls before it sleeps; costs a core")                         \
     NUMBER(max_rooms, COUNT, 65536, 1, 1 << 24, "open rooms of one manager")                       \
+    NUMBER(remembered_rooms, COUNT, 65536, 0, 1 << 24,                                             \
+           "room ids remembered per stock peer, which can't tell a new room from an old one")      \
+    NUMBER(max_waiting_letters, COUNT, 4096, 1, 1 << 20,                                           \
+           "prefill: letters to one kvferry peer that wait for its connection")                    \
     NUMBER(max_peers, COUNT, 4096, 1, 1 << 20, "peers known to one manager")                       \
     NUMBER(max_pages, COUNT, 1 << 20, 1, UINT64_C(1) << 31, "pages of one room")                   \
     NUMBER(max_buffers, COUNT, 4096, 1, 1 << 16,                                                   \

@@ -11,6 +11,7 @@ void kvf_receiver_machine_init(kvf_receiver_machine *machine, const kvf_room_tim
     machine->deadline = KVF_NO_DEADLINE;
     machine->bootstrap_deadline = KVF_NO_DEADLINE;
     machine->waiting_deadline = KVF_NO_DEADLINE;
+    machine->fence_deadline = KVF_NO_DEADLINE;
 }
 
 void kvf_receiver_machine_free(kvf_receiver_machine *machine)
@@ -26,30 +27,53 @@ static void publish(kvf_receiver_machine *machine, kvf_poll state, kvf_actions *
     kvf_actions_publish(actions);
 }
 
+static uint64_t next_deadline(const kvf_receiver_machine *machine)
+{
+    if (kvf_outcome_is_settled(&machine->outcome))
+        return KVF_NO_DEADLINE;
+    if (machine->outcome.state == KVF_FAILED)
+        return machine->fence_deadline;
+    if (!machine->found && machine->bootstrap_deadline < machine->waiting_deadline)
+        return machine->bootstrap_deadline;
+    return machine->waiting_deadline;
+}
+
 static void arm(kvf_receiver_machine *machine, kvf_actions *actions)
 {
-    uint64_t deadline = machine->waiting_deadline;
-    if (!machine->found && machine->bootstrap_deadline < deadline)
-        deadline = machine->bootstrap_deadline;
-    if (kvf_outcome_is_final(&machine->outcome))
-        deadline = KVF_NO_DEADLINE;
+    uint64_t deadline = next_deadline(machine);
     if (deadline == machine->deadline)
         return;
     machine->deadline = deadline;
     kvf_actions_add_timer(actions, deadline);
 }
 
-/* The error must have been written into the outcome before. */
-static bool fail(kvf_receiver_machine *machine, kvf_actions *actions)
+static void settle(kvf_receiver_machine *machine, kvf_safety safety, kvf_proof proof,
+                   kvf_actions *actions)
 {
-    machine->outcome.safety = KVF_PAGES_NOT_PROVEN_SAFE;
+    machine->outcome.safety = safety;
+    machine->outcome.proof = proof;
+    kvf_actions_publish(actions);
+    kvf_actions_add(actions, KVF_ACTION_LEAVE);
+}
+
+/* The error must have been written into the outcome before. */
+static bool fail(kvf_receiver_machine *machine, uint64_t now, kvf_actions *actions)
+{
     kvf_actions_add(actions, KVF_ACTION_STOP);
-    publish(machine, KVF_FAILED, actions);
+    machine->outcome.state = KVF_FAILED;
+    if (machine->disclosed) {
+        machine->fence_deadline = kvf_deadline_after(now, machine->timeouts->fence);
+        kvf_actions_publish(actions);
+        kvf_actions_add(actions, KVF_ACTION_FENCE);
+    } else {
+        settle(machine, KVF_PAGES_SAFE, KVF_PROOF_NEVER_DISCLOSED, actions);
+    }
     return true;
 }
 
-#define fail_with(machine, actions, status, ...)                                                   \
-    ((void)kvf_error_set(&(machine)->outcome.error, (status), __VA_ARGS__), fail(machine, actions))
+#define fail_with(machine, now, actions, status, ...)                                              \
+    ((void)kvf_error_set(&(machine)->outcome.error, (status), __VA_ARGS__),                        \
+     fail(machine, now, actions))
 
 static bool has_chunk(const kvf_receiver_machine *machine, uint32_t chunk)
 {
@@ -90,43 +114,55 @@ static uint32_t chunk_limit(const kvf_receiver_machine *machine)
     return machine->page_count == 0 ? 1 : machine->page_count;
 }
 
-static bool chunk_arrived(kvf_receiver_machine *machine, uint32_t chunk, bool last,
-                          kvf_actions *actions)
+/* What speaks against a chunk; KVF_OK for nothing. */
+static kvf_status check_chunk(const kvf_receiver_machine *machine, uint32_t chunk, bool last,
+                              kvf_error *error)
 {
     const char *who = machine->agent_name;
     if (chunk >= chunk_limit(machine))
-        return fail_with(machine, actions, KVF_PROTOCOL,
-                         "agent %s sent chunk %u, but a room of %u pages has at most %u chunks",
-                         who, chunk, machine->page_count, chunk_limit(machine));
+        return kvf_error_set(error, KVF_PROTOCOL,
+                             "agent %s sent chunk %u, but a room of %u pages has at most %u chunks",
+                             who, chunk, machine->page_count, chunk_limit(machine));
     if (machine->last_known &&
         (chunk > machine->last_chunk || last != (chunk == machine->last_chunk)))
-        return fail_with(machine, actions, KVF_PROTOCOL,
-                         "agent %s sent chunk %u marked %s, after chunk %u was marked last", who,
-                         chunk, last ? "last" : "not last", machine->last_chunk);
+        return kvf_error_set(error, KVF_PROTOCOL,
+                             "agent %s sent chunk %u marked %s, after chunk %u was marked last",
+                             who, chunk, last ? "last" : "not last", machine->last_chunk);
     if (!machine->last_known && last && has_chunk(machine, chunk))
-        return fail_with(machine, actions, KVF_PROTOCOL,
-                         "agent %s sent chunk %u twice, the second time marked last", who, chunk);
+        return kvf_error_set(error, KVF_PROTOCOL,
+                             "agent %s sent chunk %u twice, the second time marked last", who,
+                             chunk);
     if (!machine->last_known && last && machine->chunks_arrived > 0 &&
         machine->highest_chunk > chunk)
-        return fail_with(machine, actions, KVF_PROTOCOL,
-                         "agent %s marked chunk %u last, but chunk %u had arrived", who, chunk,
-                         machine->highest_chunk);
+        return kvf_error_set(error, KVF_PROTOCOL,
+                             "agent %s marked chunk %u last, but chunk %u had arrived", who, chunk,
+                             machine->highest_chunk);
+    return KVF_OK;
+}
+
+/* False when the chunk says nothing new; `error` is set where it can't be. */
+static bool count_chunk(kvf_receiver_machine *machine, uint32_t chunk, bool last, kvf_error *error)
+{
+    if (check_chunk(machine, chunk, last, error) != KVF_OK) {
+        machine->contradicted = true;
+        return true;
+    }
     if (has_chunk(machine, chunk))
         return false;
-    if (!add_chunk(machine, chunk))
-        return fail_with(machine, actions, KVF_NO_MEMORY, "no memory to count chunks");
+    if (!add_chunk(machine, chunk)) {
+        kvf_error_set(error, KVF_NO_MEMORY, "no memory to count chunks");
+        return true;
+    }
     if (last) {
         machine->last_known = true;
         machine->last_chunk = chunk;
     }
-    if (machine->outcome.state == KVF_WAITING_FOR_INPUT)
-        publish(machine, KVF_TRANSFERRING, actions);
     return true;
 }
 
 static bool is_complete(const kvf_receiver_machine *machine)
 {
-    return machine->aux_arrived && machine->last_known &&
+    return machine->aux_arrived && machine->last_known && !machine->contradicted &&
            machine->chunks_arrived == machine->last_chunk + 1;
 }
 
@@ -138,26 +174,66 @@ static bool pin(kvf_receiver_machine *machine, kvf_slice agent_name)
     return kvf_slice_equal(kvf_slice_of(machine->agent_name), agent_name);
 }
 
-static bool notice_arrived(kvf_receiver_machine *machine, const kvf_receiver_event *event,
-                           kvf_actions *actions)
+/* Counts what a notification says, whatever the room's state. */
+static bool count_notice(kvf_receiver_machine *machine, const kvf_receiver_event *event,
+                         kvf_error *error)
 {
     /* Before the request nobody can have been told where to write: it belongs to another room. */
     if (!machine->requested || event->notice->kind == KVF_NOTICE_UNKNOWN ||
         !pin(machine, event->agent_name))
         return false;
-    if (event->notice->kind == KVF_NOTICE_CHUNK) {
-        if (!chunk_arrived(machine, event->notice->chunk, event->notice->last, actions))
-            return false;
-    } else {
-        if (machine->aux_arrived)
-            return false;
-        machine->aux_arrived = true;
+    if (event->notice->kind == KVF_NOTICE_CHUNK)
+        return count_chunk(machine, event->notice->chunk, event->notice->last, error);
+    if (machine->aux_arrived)
+        return false;
+    machine->aux_arrived = true;
+    return true;
+}
+
+static bool notice_arrived(kvf_receiver_machine *machine, const kvf_receiver_event *event,
+                           uint64_t now, kvf_actions *actions)
+{
+    kvf_error error = {.status = KVF_OK};
+    if (!count_notice(machine, event, &error))
+        return false;
+    if (error.status != KVF_OK) {
+        machine->outcome.error = error;
+        return fail(machine, now, actions);
     }
-    if (!kvf_outcome_is_final(&machine->outcome) && is_complete(machine)) {
-        machine->outcome.safety = KVF_PAGES_SAFE;
-        publish(machine, KVF_SUCCESS, actions);
+    if (is_complete(machine)) {
+        machine->outcome.state = KVF_SUCCESS;
+        settle(machine, KVF_PAGES_SAFE, KVF_PROOF_COMPLETED, actions);
+    } else if (machine->outcome.state == KVF_WAITING_FOR_INPUT && machine->chunks_arrived > 0) {
+        publish(machine, KVF_TRANSFERRING, actions);
     }
     return true;
+}
+
+/* After the failure: what may still prove that the pages are nobody's, until the deadline. */
+static bool fence(kvf_receiver_machine *machine, const kvf_receiver_event *event, uint64_t now,
+                  kvf_actions *actions)
+{
+    kvf_error ignored;
+    if (machine->outcome.safety != KVF_PAGES_IN_USE)
+        return false;
+    switch (event->kind) {
+    case KVF_RECEIVER_NOTICE:
+        if (!count_notice(machine, event, &ignored))
+            return false;
+        if (is_complete(machine))
+            settle(machine, KVF_PAGES_SAFE, KVF_PROOF_COMPLETED, actions);
+        return true;
+    case KVF_RECEIVER_PROVEN:
+        settle(machine, KVF_PAGES_SAFE, event->proof, actions);
+        return true;
+    case KVF_RECEIVER_TIMER:
+        if (now < machine->deadline)
+            return false;
+        settle(machine, KVF_PAGES_RELEASED, KVF_PROOF_NONE, actions);
+        return true;
+    default:
+        return false;
+    }
 }
 
 static bool deadline_passed(kvf_receiver_machine *machine, const kvf_error *missing, uint64_t now,
@@ -168,17 +244,17 @@ static bool deadline_passed(kvf_receiver_machine *machine, const kvf_error *miss
     const char *detail = missing != NULL && missing->text[0] != '\0' ? missing->text : "";
     const char *separator = detail[0] != '\0' ? ": " : "";
     if (!machine->found)
-        return fail_with(machine, actions, KVF_TIMEOUT,
+        return fail_with(machine, now, actions, KVF_TIMEOUT,
                          "the prefill side was not found and connected within %s%s%s",
                          machine->deadline == machine->bootstrap_deadline ? "bootstrap_timeout"
                                                                           : "waiting_timeout",
                          separator, detail);
     if (machine->chunks_arrived == 0)
-        return fail_with(machine, actions, KVF_TIMEOUT,
+        return fail_with(machine, now, actions, KVF_TIMEOUT,
                          "nothing arrived within waiting_timeout, although the prefill side is "
                          "connected; was the request given to it? UCX versions that don't meet "
                          "also look like this");
-    return fail_with(machine, actions, KVF_TIMEOUT,
+    return fail_with(machine, now, actions, KVF_TIMEOUT,
                      "after %u chunks%s the rest did not arrive within waiting_timeout",
                      machine->chunks_arrived, machine->last_known ? " (the last among them)" : "");
 }
@@ -204,14 +280,19 @@ static bool dispatch(kvf_receiver_machine *machine, const kvf_receiver_event *ev
         machine->waiting_deadline = kvf_deadline_after(now, machine->timeouts->waiting);
         return true;
     case KVF_RECEIVER_NOTICE:
-        return notice_arrived(machine, event, actions);
+        return notice_arrived(machine, event, now, actions);
+    case KVF_RECEIVER_DISCLOSED:
+        machine->disclosed = true;
+        return true;
     case KVF_RECEIVER_FAILED:
         machine->outcome.error = *event->error;
-        return fail(machine, actions);
+        return fail(machine, now, actions);
+    case KVF_RECEIVER_PROVEN:
+        return false;
     case KVF_RECEIVER_ABORTED:
-        return fail_with(machine, actions, KVF_ABORTED, "aborted by this side");
+        return fail_with(machine, now, actions, KVF_ABORTED, "aborted by this side");
     case KVF_RECEIVER_SHUTDOWN:
-        return fail_with(machine, actions, KVF_SHUTDOWN, "the manager was closed");
+        return fail_with(machine, now, actions, KVF_SHUTDOWN, "the manager was closed");
     case KVF_RECEIVER_TIMER:
         return deadline_passed(machine, event->error, now, actions);
     }
@@ -221,9 +302,8 @@ static bool dispatch(kvf_receiver_machine *machine, const kvf_receiver_event *ev
 bool kvf_receiver_machine_step(kvf_receiver_machine *machine, const kvf_receiver_event *event,
                                uint64_t now, kvf_actions *actions)
 {
-    if (kvf_outcome_is_final(&machine->outcome))
-        return false;
-    bool meant = dispatch(machine, event, now, actions);
+    bool meant = kvf_outcome_is_final(&machine->outcome) ? fence(machine, event, now, actions)
+                                                         : dispatch(machine, event, now, actions);
     if (!kvf_outcome_is_final(&machine->outcome) && machine->found && machine->expected &&
         !machine->requested) {
         machine->requested = true;

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-enum { BOOTSTRAP = 100, WAITING = 1000, CHUNKS_MAX = 256 };
+enum { BOOTSTRAP = 100, WAITING = 1000, FENCE = 50, CHUNKS_MAX = 256 };
 
-static const kvf_room_timeouts timeouts = {BOOTSTRAP, WAITING};
+static const kvf_room_timeouts timeouts = {BOOTSTRAP, WAITING, FENCE};
 static const kvf_error failure = {KVF_PEER_GONE, "it is gone"};
 
 /* ---- The table ------------------------------------------------------------------------------------- */
@@ -48,17 +48,25 @@ typedef struct row {
         "expect 3", "request, timer 1000", "waiting"                                               \
     }
 
+#define OPEN_TO_DISCLOSED                                                                          \
+    OPEN_TO_REQUEST,                                                                               \
+    {                                                                                              \
+        "disclosed", "", "waiting"                                                                 \
+    }
+
 static const row rows[] = {
     {"one chunk, then aux",
      KVF_OK,
      "",
      {OPEN_TO_REQUEST,
       {"kv a 0 1", "publish", "transferring"},
-      {"aux a", "publish, timer none", "success"}}},
+      {"aux a", "publish, leave, timer none", "success"}}},
     {"aux, then the only chunk: one publication",
      KVF_OK,
      "",
-     {OPEN_TO_REQUEST, {"aux a", "", "waiting"}, {"kv a 0 1", "publish, timer none", "success"}}},
+     {OPEN_TO_REQUEST,
+      {"aux a", "", "waiting"},
+      {"kv a 0 1", "publish, leave, timer none", "success"}}},
     {"last=0 is not last (B53)",
      KVF_OK,
      "",
@@ -66,14 +74,14 @@ static const row rows[] = {
       {"kv a 0 0", "publish", "transferring"},
       {"aux a", "", "transferring"},
       {"kv a 2 1", "", "transferring"},
-      {"kv a 1 0", "publish, timer none", "success"}}},
+      {"kv a 1 0", "publish, leave, timer none", "success"}}},
     {"expect before found",
      KVF_OK,
      "",
      {OPEN,
       {"@5 expect 3", "", "bootstrapping"},
       {"found", "publish, request, timer 1005", "waiting"},
-      {"abort", "stop, publish, timer none", "failed"}}},
+      {"abort", "stop, publish, leave, timer none", "failed"}}},
     {"repeated ones mean nothing",
      KVF_OK,
      "",
@@ -84,7 +92,7 @@ static const row rows[] = {
       {"aux a", "!", "waiting"},
       {"kv a 1 1", "publish", "transferring"},
       {"kv a 1 1", "!", "transferring"},
-      {"kv a 0 0", "publish, timer none", "success"},
+      {"kv a 0 0", "publish, leave, timer none", "success"},
       {"kv a 0 0", "!", "success"},
       {"aux a", "!", "success"},
       {"aux b", "!", "success"},
@@ -99,14 +107,14 @@ static const row rows[] = {
       {"aux b", "!", "transferring"},
       {"kv b 99 1", "!", "transferring"},
       {"aux a", "", "transferring"},
-      {"kv a 1 1", "publish, timer none", "success"}}},
+      {"kv a 1 1", "publish, leave, timer none", "success"}}},
     {"an unknown kind doesn't pin",
      KVF_OK,
      "",
      {OPEN_TO_REQUEST,
       {"unknown b", "!", "waiting"},
       {"aux a", "", "waiting"},
-      {"kv a 0 1", "publish, timer none", "success"}}},
+      {"kv a 0 1", "publish, leave, timer none", "success"}}},
     {"before the request nothing counts",
      KVF_OK,
      "",
@@ -116,7 +124,7 @@ static const row rows[] = {
       {"aux a", "!", "waiting"},
       {"expect 1", "request, timer 1000", "waiting"},
       {"kv b 0 1", "publish", "transferring"},
-      {"aux b", "publish, timer none", "success"}}},
+      {"aux b", "publish, leave, timer none", "success"}}},
     {"a room of no pages",
      KVF_OK,
      "",
@@ -124,58 +132,58 @@ static const row rows[] = {
       FOUND,
       {"expect 0", "request, timer 1000", "waiting"},
       {"kv a 0 1", "publish", "transferring"},
-      {"aux a", "publish, timer none", "success"}}},
+      {"aux a", "publish, leave, timer none", "success"}}},
     {"a room of no pages has one chunk",
      KVF_PROTOCOL,
      "at most 1 chunks",
      {OPEN,
       FOUND,
       {"expect 0", "request, timer 1000", "waiting"},
-      {"kv a 1 1", "stop, publish, timer none", "failed"}}},
+      {"kv a 1 1", "stop, publish, leave, timer none", "failed"}}},
     {"more chunks than pages",
      KVF_PROTOCOL,
      "agent a sent chunk 3",
-     {OPEN_TO_REQUEST, {"kv a 3 0", "stop, publish, timer none", "failed"}}},
+     {OPEN_TO_REQUEST, {"kv a 3 0", "stop, publish, leave, timer none", "failed"}}},
     {"the largest chunk number",
      KVF_PROTOCOL,
      "4294967295",
-     {OPEN_TO_REQUEST, {"kv a 4294967295 1", "stop, publish, timer none", "failed"}}},
+     {OPEN_TO_REQUEST, {"kv a 4294967295 1", "stop, publish, leave, timer none", "failed"}}},
     {"after the last",
      KVF_PROTOCOL,
      "after chunk 1 was marked last",
      {OPEN_TO_REQUEST,
       {"kv a 1 1", "publish", "transferring"},
-      {"kv a 2 0", "stop, publish, timer none", "failed"}}},
+      {"kv a 2 0", "stop, publish, leave, timer none", "failed"}}},
     {"a second last",
      KVF_PROTOCOL,
      "after chunk 1 was marked last",
      {OPEN_TO_REQUEST,
       {"kv a 1 1", "publish", "transferring"},
-      {"kv a 0 1", "stop, publish, timer none", "failed"}}},
+      {"kv a 0 1", "stop, publish, leave, timer none", "failed"}}},
     {"last, then not",
      KVF_PROTOCOL,
      "marked not last",
      {OPEN_TO_REQUEST,
       {"kv a 1 1", "publish", "transferring"},
-      {"kv a 1 0", "stop, publish, timer none", "failed"}}},
+      {"kv a 1 0", "stop, publish, leave, timer none", "failed"}}},
     {"not last, then last",
      KVF_PROTOCOL,
      "the second time marked last",
      {OPEN_TO_REQUEST,
       {"kv a 1 0", "publish", "transferring"},
-      {"kv a 1 1", "stop, publish, timer none", "failed"}}},
+      {"kv a 1 1", "stop, publish, leave, timer none", "failed"}}},
     {"last below what has arrived",
      KVF_PROTOCOL,
      "chunk 2 had arrived",
      {OPEN_TO_REQUEST,
       {"kv a 2 0", "publish", "transferring"},
-      {"kv a 1 1", "stop, publish, timer none", "failed"}}},
+      {"kv a 1 1", "stop, publish, leave, timer none", "failed"}}},
     {"not found in time",
      KVF_TIMEOUT,
      "within bootstrap_timeout",
      {OPEN,
       {"@99 timer", "!", "bootstrapping"},
-      {"@100 timer", "stop, publish, timer none", "failed"}}},
+      {"@100 timer", "stop, publish, leave, timer none", "failed"}}},
     {"the waiting time ends first",
      KVF_TIMEOUT,
      "nothing arrived within waiting_timeout",
@@ -183,28 +191,28 @@ static const row rows[] = {
       {"@50 expect 3", "", "bootstrapping"},
       {"@60 found", "publish, request, timer 1050", "waiting"},
       {"@1049 timer", "!", "waiting"},
-      {"@1050 timer", "stop, publish, timer none", "failed"}}},
+      {"@1050 timer", "stop, publish, leave, timer none", "failed"}}},
     {"nothing arrives",
      KVF_TIMEOUT,
      "was the request given to it?",
-     {OPEN_TO_REQUEST, {"@1000 timer", "stop, publish, timer none", "failed"}}},
+     {OPEN_TO_REQUEST, {"@1000 timer", "stop, publish, leave, timer none", "failed"}}},
     {"not everything arrives",
      KVF_TIMEOUT,
      "after 1 chunks (the last among them)",
      {OPEN_TO_REQUEST,
       {"kv a 1 1", "publish", "transferring"},
       {"aux a", "", "transferring"},
-      {"@1000 timer", "stop, publish, timer none", "failed"},
+      {"@1000 timer", "stop, publish, leave, timer none", "failed"},
       {"kv a 0 0", "!", "failed"}}},
     {"a found room waits for its caller without end",
      KVF_ABORTED,
      "aborted",
-     {OPEN, FOUND, {"@9999 timer", "!", "waiting"}, {"abort", "stop, publish", "failed"}}},
+     {OPEN, FOUND, {"@9999 timer", "!", "waiting"}, {"abort", "stop, publish, leave", "failed"}}},
     {"a failure stays (B38, B39)",
      KVF_PEER_GONE,
      "it is gone",
      {OPEN_TO_REQUEST,
-      {"fail", "stop, publish, timer none", "failed"},
+      {"fail", "stop, publish, leave, timer none", "failed"},
       {"kv a 0 1", "!", "failed"},
       {"aux a", "!", "failed"},
       {"found", "!", "failed"},
@@ -212,14 +220,51 @@ static const row rows[] = {
       {"abort", "!", "failed"},
       {"timer", "!", "failed"},
       {"shutdown", "!", "failed"}}},
+    {"aborted after the request: proven",
+     KVF_ABORTED,
+     "",
+     {OPEN_TO_DISCLOSED,
+      {"@7 abort", "stop, publish, fence, timer 57", "failed"},
+      {"@8 timer", "!", "failed"},
+      {"abort", "!", "failed"},
+      {"proven", "publish, leave, timer none", "failed"},
+      {"proven", "!", "failed"},
+      {"kv a 0 1", "!", "failed"}}},
+    {"aborted after the request: everything arrives after all",
+     KVF_ABORTED,
+     "",
+     {OPEN_TO_DISCLOSED,
+      {"kv a 1 1", "publish", "transferring"},
+      {"@7 abort", "stop, publish, fence, timer 57", "failed"},
+      {"kv a 0 0", "", "failed"},
+      {"kv a 0 0", "!", "failed"},
+      {"aux b", "!", "failed"},
+      {"aux a", "publish, leave, timer none", "failed"},
+      {"aux a", "!", "failed"}}},
+    {"aborted after the request: only the deadline passes",
+     KVF_ABORTED,
+     "",
+     {OPEN_TO_DISCLOSED,
+      {"@7 abort", "stop, publish, fence, timer 57", "failed"},
+      {"@56 timer", "!", "failed"},
+      {"@57 timer", "publish, leave, timer none", "failed"},
+      {"proven", "!", "failed"}}},
+    {"who contradicts itself proves nothing by completing",
+     KVF_PROTOCOL,
+     "at most 3 chunks",
+     {OPEN_TO_DISCLOSED,
+      {"kv a 0 1", "publish", "transferring"},
+      {"@7 kv a 9 1", "stop, publish, fence, timer 57", "failed"},
+      {"aux a", "", "failed"},
+      {"@57 timer", "publish, leave, timer none", "failed"}}},
     {"aborted before anything",
      KVF_ABORTED,
      "",
-     {OPEN, {"abort", "stop, publish, timer none", "failed"}, {"expect 3", "!", "failed"}}},
+     {OPEN, {"abort", "stop, publish, leave, timer none", "failed"}, {"expect 3", "!", "failed"}}},
     {"shutdown",
      KVF_SHUTDOWN,
      "",
-     {OPEN_TO_REQUEST, {"shutdown", "stop, publish, timer none", "failed"}}},
+     {OPEN_TO_REQUEST, {"shutdown", "stop, publish, leave, timer none", "failed"}}},
 };
 
 /* The agent's name is one letter, in static storage. */
@@ -241,6 +286,8 @@ static void read_event(const char *text, kvf_receiver_event *event, kvf_notice *
                  {"kv", KVF_RECEIVER_NOTICE, KVF_NOTICE_CHUNK},
                  {"aux", KVF_RECEIVER_NOTICE, KVF_NOTICE_AUX},
                  {"unknown", KVF_RECEIVER_NOTICE, KVF_NOTICE_UNKNOWN},
+                 {"disclosed", KVF_RECEIVER_DISCLOSED, 0},
+                 {"proven", KVF_RECEIVER_PROVEN, 0},
                  {"fail", KVF_RECEIVER_FAILED, 0},
                  {"abort", KVF_RECEIVER_ABORTED, 0},
                  {"shutdown", KVF_RECEIVER_SHUTDOWN, 0},
@@ -261,6 +308,8 @@ static void read_event(const char *text, kvf_receiver_event *event, kvf_notice *
         event->agent_name = agent_slice(agent);
     if (event->kind == KVF_RECEIVER_FAILED)
         event->error = &failure;
+    if (event->kind == KVF_RECEIVER_PROVEN)
+        event->proof = KVF_PROOF_ACKNOWLEDGED;
 }
 
 static void run_row(const row *one)
@@ -466,6 +515,9 @@ static bool model_step(model *one, const kvf_receiver_event *event, uint64_t now
             return false;
         one->ended = KVF_TIMEOUT;
         return true;
+    case KVF_RECEIVER_DISCLOSED:
+    case KVF_RECEIVER_PROVEN:
+        return false;
     case KVF_RECEIVER_FAILED:
         one->ended = event->error->status;
         return true;
@@ -523,6 +575,8 @@ static void random_event(test_random *random, const plan *room, kvf_receiver_eve
         event->page_count = noisy ? (uint32_t)test_random_below(random, CHUNKS_MAX) : room->pages;
     if (event->kind == KVF_RECEIVER_FAILED)
         event->error = &failure;
+    if (event->kind == KVF_RECEIVER_PROVEN)
+        event->proof = KVF_PROOF_ACKNOWLEDGED;
 }
 
 static void check_requests(const model *one, const kvf_actions *actions, bool *requested)

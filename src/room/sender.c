@@ -35,13 +35,20 @@ static void publish(kvf_sender_machine *machine, kvf_poll state, kvf_actions *ac
     kvf_actions_publish(actions);
 }
 
-/* The error must have been written into the outcome before. */
+/* The error must have been written into the outcome before. The fence deadline is armed by the step. */
 static void fail(kvf_sender_machine *machine, kvf_actions *actions)
 {
-    machine->outcome.safety = KVF_PAGES_NOT_PROVEN_SAFE;
-    set_deadline(machine, KVF_NO_DEADLINE, actions);
     kvf_actions_add(actions, KVF_ACTION_STOP);
     publish(machine, KVF_FAILED, actions);
+}
+
+static void settle(kvf_sender_machine *machine, kvf_safety safety, kvf_proof proof,
+                   kvf_actions *actions)
+{
+    machine->outcome.safety = safety;
+    machine->outcome.proof = proof;
+    set_deadline(machine, KVF_NO_DEADLINE, actions);
+    kvf_actions_publish(actions);
 }
 
 static void fail_with(kvf_sender_machine *machine, const kvf_error *error, kvf_actions *actions)
@@ -63,7 +70,7 @@ static const char *name_of(const kvf_request *request)
 static bool requests_equal(const kvf_request *a, const kvf_request *b)
 {
     return a->required == b->required && a->aux_slot == b->aux_slot && a->device == b->device &&
-           a->extended == b->extended && a->extensions == b->extensions &&
+           a->extended == b->extended && a->extensions == b->extensions && a->epoch == b->epoch &&
            kvf_slice_equal(a->pages, b->pages) && kvf_slice_equal(a->buffers, b->buffers) &&
            kvf_slice_equal(a->aux, b->aux) && kvf_slice_equal(a->agent_metadata, b->agent_metadata);
 }
@@ -190,8 +197,8 @@ static void advance(kvf_sender_machine *machine, uint64_t now, kvf_actions *acti
     }
     set_deadline(machine, KVF_NO_DEADLINE, actions);
     if (machine->last_sent) {
-        machine->outcome.safety = KVF_PAGES_SAFE;
-        publish(machine, KVF_SUCCESS, actions);
+        machine->outcome.state = KVF_SUCCESS;
+        settle(machine, KVF_PAGES_SAFE, KVF_PROOF_COMPLETED, actions);
     }
 }
 
@@ -285,17 +292,36 @@ static bool dispatch(kvf_sender_machine *machine, const kvf_sender_event *event,
         kvf_error_set(&machine->outcome.error, KVF_SHUTDOWN, "the manager was closed");
         fail(machine, actions);
         return true;
+    case KVF_SENDER_DRAINED:
+        return false;
     }
     return false;
+}
+
+/* A failed room only waits for the transport, and not for ever. */
+static bool fence(kvf_sender_machine *machine, const kvf_sender_event *event, uint64_t now,
+                  kvf_actions *actions)
+{
+    if (machine->outcome.safety != KVF_PAGES_IN_USE)
+        return false;
+    if (event->kind == KVF_SENDER_DRAINED)
+        settle(machine, KVF_PAGES_SAFE, KVF_PROOF_TRANSPORT_DONE, actions);
+    else if (event->kind == KVF_SENDER_TIMER && now >= machine->deadline)
+        settle(machine, KVF_PAGES_RELEASED, KVF_PROOF_NONE, actions);
+    else
+        return false;
+    return true;
 }
 
 bool kvf_sender_machine_step(kvf_sender_machine *machine, const kvf_sender_event *event,
                              uint64_t now, kvf_actions *actions)
 {
     if (kvf_outcome_is_final(&machine->outcome))
-        return false;
+        return fence(machine, event, now, actions);
     bool meant = dispatch(machine, event, now, actions);
-    if (meant && !kvf_outcome_is_final(&machine->outcome))
+    if (meant && machine->outcome.state != KVF_FAILED)
         advance(machine, now, actions);
+    if (machine->outcome.state == KVF_FAILED)
+        set_deadline(machine, kvf_deadline_after(now, machine->timeouts->fence), actions);
     return meant;
 }

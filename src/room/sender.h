@@ -4,7 +4,9 @@
  *         └──────────────── any failure, abort, deadline ────────────▶ FAILED                   │
  *                                            SUCCESS ◀──last chunk given and all writes ended───┘
  *
- * Final states stay final. A room whose destinations are all dummies succeeds after its last chunk. */
+ * Final states stay final. A room whose destinations are all dummies succeeds after its last chunk.
+ * A failed room's pages stay in use until the transport has finished with them (DRAINED), or until the
+ * fence deadline: then they are released without a proof. */
 #ifndef KVF_ROOM_SENDER_H
 #define KVF_ROOM_SENDER_H
 
@@ -19,7 +21,8 @@ typedef enum kvf_sender_event_kind {
     KVF_SENDER_SENT,      /* page_count: of one chunk */
     KVF_SENDER_WRITTEN,   /* one chunk has been written to one destination */
     KVF_SENDER_FAILED,    /* error: one could not be written */
-    KVF_SENDER_PEER_GONE, /* agent_name, error */
+    KVF_SENDER_PEER_GONE, /* agent_name, error: it died, or gave the room up */
+    KVF_SENDER_DRAINED,   /* nothing of a failed room is under way any more */
     KVF_SENDER_ABORTED,
     KVF_SENDER_SHUTDOWN,
     KVF_SENDER_TIMER

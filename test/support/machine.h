@@ -15,13 +15,14 @@ const kvf_action *test_actions_last(const kvf_actions *actions, kvf_action_kind 
 /* What must hold of any machine's steps, whatever it decides. */
 typedef struct test_watch {
     kvf_poll state;
+    kvf_safety safety;
     uint64_t armed; /* the timer */
-    size_t terminal_publications;
 } test_watch;
 
 test_watch test_watch_start(void);
-/* After each step: fewer than KVF_ACTIONS_MAX actions; a publication exactly where the state changed; no way
- * back, no way out of a final state, nothing done in one; no timer left when it has ended. */
+/* After each step: fewer than KVF_ACTIONS_MAX actions; a publication exactly where the state or the safety
+ * changed; no way back, no way out of a final state; nothing done and no timer left once the pages are given
+ * back; a proof exactly where they are safe. */
 void test_watch_step(test_watch *watch, const kvf_outcome *outcome, uint64_t deadline,
                      const kvf_actions *actions, bool meant);
 

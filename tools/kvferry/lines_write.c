@@ -29,7 +29,7 @@ static const char *safety_name(kvf_safety safety)
         return "in use";
     case KVF_PAGES_SAFE:
         return "safe";
-    case KVF_PAGES_NOT_PROVEN_SAFE:
+    case KVF_PAGES_RELEASED:
         break;
     }
     return "not proven safe";
