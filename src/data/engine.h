@@ -16,6 +16,7 @@
 
 typedef struct kvf_engine kvf_engine;
 typedef struct kvf_engine_peer kvf_engine_peer;
+typedef struct kvf_engine_inbox kvf_engine_inbox;
 typedef struct kvf_transfer kvf_transfer;
 
 /* Writes, and the notification that follows when all of them have been flushed. */
@@ -41,6 +42,7 @@ struct kvf_transfer {
     /* Filled by the engine, readable by the caller at any time. */
     uint64_t bytes_posted;
     uint64_t writes_posted; /* merged writes */
+    bool flushed;           /* at done(): nothing of it can land any more, however it ended */
     /* The engine's own. */
     struct {
         kvf_transfer *next;
@@ -55,11 +57,26 @@ struct kvf_transfer {
 
 typedef struct kvf_engine_callbacks {
     void *user;
-    /* A notification's payload arrived; valid during the call. */
+    /* A notification's payload arrived in the engine's own inbox; valid during the call. */
     void (*notified)(void *user, kvf_slice payload);
     /* The transport says that this peer can't be reached any more. At most once a peer. */
     void (*peer_failed)(void *user, kvf_engine_peer *peer, const char *text);
 } kvf_engine_callbacks;
+
+/* An inbox is an address that peers write to, over the same regions as its engine's other ones. One given to
+ * a single peer can be closed, and with it all ways in that don't bypass it. */
+enum {
+    KVF_REACH_NETWORK = 1,   /* nothing that only works on one host: no shared memory, no mapping */
+    KVF_REACH_FENCEABLE = 2, /* nothing that bypasses the inbox */
+    KVF_REACH_PORTABLE = 4   /* nothing that ends a peer of whose UCX nothing is known */
+};
+
+typedef struct kvf_inbox_options {
+    unsigned reach; /* those restrictions; 0 for whatever the transports allow */
+    void *user;
+    /* A notification's payload arrived; valid during the call. */
+    void (*notified)(void *user, kvf_slice payload);
+} kvf_inbox_options;
 
 /* Every engine begins with a pointer to its operations. */
 typedef struct kvf_engine_operations {
@@ -71,7 +88,17 @@ typedef struct kvf_engine_operations {
     kvf_status (*add_region)(kvf_engine *engine, const kvf_buffer *buffer, uint32_t *region,
                              kvf_error *error);
 
-    /* What goes into our metadata; valid until close. */
+    /* KVF_UNSUPPORTED when no transport is left. The address is valid until the inbox is closed. Close
+     * not from inside a callback; all inboxes are closed with the engine. What was written to an inbox and
+     * hasn't landed when it is closed never does, except by direct mapping. */
+    kvf_status (*open_inbox)(kvf_engine *engine, const kvf_inbox_options *options,
+                             kvf_engine_inbox **inbox, kvf_error *error);
+    void (*close_inbox)(kvf_engine *engine, kvf_engine_inbox *inbox);
+    kvf_slice (*inbox_address)(const kvf_engine_inbox *inbox);
+    /* A writer on this host could map our memory and write past the inbox. */
+    bool (*inbox_is_direct)(const kvf_engine_inbox *inbox);
+
+    /* The engine's own inbox, of any reach, and the keys of its regions; valid until close. */
     kvf_slice (*address)(const kvf_engine *engine);
     kvf_slice (*region_key)(const kvf_engine *engine, uint32_t region);
     /* The same for peers of whose transport nothing is known: understood by more releases of UCX, but in

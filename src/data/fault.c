@@ -338,6 +338,19 @@ static kvf_slice fault_address(const kvf_engine *base)
     return engine->inner->operations->address(engine->inner);
 }
 
+static kvf_status fault_open_inbox(kvf_engine *base, const kvf_inbox_options *options,
+                                   kvf_engine_inbox **inbox, kvf_error *error)
+{
+    fault_engine *engine = fault_of(base);
+    return engine->inner->operations->open_inbox(engine->inner, options, inbox, error);
+}
+
+static void fault_close_inbox(kvf_engine *base, kvf_engine_inbox *inbox)
+{
+    fault_engine *engine = fault_of(base);
+    engine->inner->operations->close_inbox(engine->inner, inbox);
+}
+
 static kvf_slice fault_region_key(const kvf_engine *base, uint32_t region)
 {
     const fault_engine *engine = (const fault_engine *)(const void *)base;
@@ -408,6 +421,8 @@ static void replace_operations(fault_engine *engine)
     engine->operations = *engine->inner->operations;
     engine->operations.close = fault_close;
     engine->operations.add_region = fault_add_region;
+    engine->operations.open_inbox = fault_open_inbox;
+    engine->operations.close_inbox = fault_close_inbox;
     engine->operations.address = fault_address;
     engine->operations.region_key = fault_region_key;
     engine->operations.portable_region_key = fault_portable_region_key;

@@ -28,28 +28,39 @@ typedef struct loop_region {
 
 typedef struct loop_engine loop_engine;
 
+struct kvf_engine_inbox {
+    loop_engine *engine;
+    uint64_t id;
+    uint8_t address[ADDRESS_LENGTH];
+    void *user;
+    void (*notified)(void *user, kvf_slice payload);
+    kvf_engine_inbox *next;     /* of the engine's */
+    kvf_engine_inbox *hub_next; /* in the hub */
+    kvf_bytes arrived;          /* under the hub's lock: u32 length, payload, ... */
+};
+
 struct loop_engine {
     kvf_engine base;
     kvf_engine_callbacks callbacks;
     kvf_transfers transfers;
-    uint64_t id;
+    uint64_t id; /* of its regions' keys: its own inbox's */
     int wake;
-    uint8_t address[ADDRESS_LENGTH];
+    kvf_engine_inbox *inboxes; /* the last is its own */
+    kvf_engine_inbox *own;
     kvf_put *pending; /* oldest first */
     kvf_put *pending_last;
     kvf_engine_peer *peers;
     kvf_engine_peer *failed; /* to be reported */
-    loop_engine *next;       /* in the hub */
     /* Under the hub's lock: */
     loop_region **regions;
     size_t region_count;
-    kvf_bytes inbox; /* u32 length, payload, ... */
 };
 
 struct kvf_engine_peer {
     kvf_transfers_peer base;
     loop_engine *engine;
-    uint64_t id;
+    uint64_t id;        /* of the inbox */
+    uint64_t engine_id; /* of the engine behind it */
     void *user;
     uint64_t *regions; /* remote region -> the target's region */
     size_t region_count;
@@ -58,7 +69,7 @@ struct kvf_engine_peer {
 };
 
 static pthread_mutex_t hub_lock = PTHREAD_MUTEX_INITIALIZER;
-static loop_engine *hub_engines;
+static kvf_engine_inbox *hub_inboxes;
 static uint64_t hub_next_id = 1;
 
 static loop_engine *loop_of(kvf_engine *engine)
@@ -72,12 +83,12 @@ static const loop_engine *loop_of_const(const kvf_engine *engine)
 }
 
 /* Under the hub's lock. */
-static loop_engine *hub_find(uint64_t id)
+static kvf_engine_inbox *hub_find(uint64_t id)
 {
-    loop_engine *engine = hub_engines;
-    while (engine != NULL && engine->id != id)
-        engine = engine->next;
-    return engine;
+    kvf_engine_inbox *inbox = hub_inboxes;
+    while (inbox != NULL && inbox->id != id)
+        inbox = inbox->hub_next;
+    return inbox;
 }
 
 static void wake(int descriptor)
@@ -105,7 +116,7 @@ static void peer_gone(kvf_engine_peer *peer)
 {
     if (peer->base.failed)
         return;
-    kvf_transfers_peer_failed(&peer->engine->transfers, &peer->base, "the peer's engine is closed");
+    kvf_transfers_peer_failed(&peer->engine->transfers, &peer->base, "the peer's inbox is closed");
     peer->next_failed = peer->engine->failed;
     peer->engine->failed = peer;
 }
@@ -122,7 +133,8 @@ static void carry_out(loop_engine *engine, kvf_put *put)
     kvf_engine_peer *peer = transfer->peer;
     const kvf_write *write = &put->write;
     pthread_mutex_lock(&hub_lock);
-    loop_engine *target = hub_find(peer->id);
+    const kvf_engine_inbox *inbox = hub_find(peer->id);
+    const loop_engine *target = inbox == NULL ? NULL : inbox->engine;
     if (target == NULL) {
         peer_gone(peer);
         kvf_transfers_fail(transfer, KVF_PEER_GONE, "%s", peer->base.failure);
@@ -153,11 +165,11 @@ static kvf_outcome loop_notify(void *context, kvf_transfer *transfer, const kvf_
     (void)context;
     kvf_engine_peer *peer = transfer->peer;
     pthread_mutex_lock(&hub_lock);
-    loop_engine *target = hub_find(peer->id);
+    kvf_engine_inbox *target = hub_find(peer->id);
     if (target != NULL) {
-        kvf_bytes_append(&target->inbox, &part->payload_length, sizeof part->payload_length);
-        kvf_bytes_append(&target->inbox, part->payload, part->payload_length);
-        wake(target->wake);
+        kvf_bytes_append(&target->arrived, &part->payload_length, sizeof part->payload_length);
+        kvf_bytes_append(&target->arrived, part->payload, part->payload_length);
+        wake(target->engine->wake);
     }
     pthread_mutex_unlock(&hub_lock);
     if (target != NULL)
@@ -199,9 +211,14 @@ static kvf_status loop_add_region(kvf_engine *base, const kvf_buffer *buffer, ui
     return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a region");
 }
 
+static kvf_slice loop_inbox_address(const kvf_engine_inbox *inbox)
+{
+    return (kvf_slice){inbox->address, ADDRESS_LENGTH};
+}
+
 static kvf_slice loop_address(const kvf_engine *base)
 {
-    return (kvf_slice){loop_of_const(base)->address, ADDRESS_LENGTH};
+    return loop_inbox_address(loop_of_const(base)->own);
 }
 
 static kvf_slice loop_region_key(const kvf_engine *base, uint32_t index)
@@ -219,9 +236,11 @@ static kvf_status loop_connect(kvf_engine *base, kvf_slice address, void *user,
                              "engine=loop");
     uint64_t id = kvf_read_u64(address.data + 12);
     pthread_mutex_lock(&hub_lock);
-    bool found = kvf_read_u64(address.data + 4) == (uint64_t)getpid() && hub_find(id) != NULL;
+    const kvf_engine_inbox *inbox =
+        kvf_read_u64(address.data + 4) == (uint64_t)getpid() ? hub_find(id) : NULL;
+    uint64_t engine_id = inbox == NULL ? 0 : inbox->engine->id;
     pthread_mutex_unlock(&hub_lock);
-    if (!found)
+    if (engine_id == 0)
         return kvf_error_set(error, KVF_TRANSPORT,
                              "no loop engine %llu in this process: loop moves bytes inside one "
                              "process only",
@@ -231,6 +250,7 @@ static kvf_status loop_connect(kvf_engine *base, kvf_slice address, void *user,
         return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer");
     made->engine = loop_of(base);
     made->id = id;
+    made->engine_id = engine_id;
     made->user = user;
     made->next = made->engine->peers;
     made->engine->peers = made;
@@ -241,11 +261,11 @@ static kvf_status loop_connect(kvf_engine *base, kvf_slice address, void *user,
 static kvf_status loop_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint32_t *index,
                                          kvf_error *error)
 {
-    bool sound = key.length == KEY_LENGTH && kvf_read_u64(key.data + KEY_HEAD) == peer->id;
+    bool sound = key.length == KEY_LENGTH && kvf_read_u64(key.data + KEY_HEAD) == peer->engine_id;
     uint64_t region = sound ? kvf_read_u64(key.data + KEY_HEAD + 8) : 0;
     pthread_mutex_lock(&hub_lock);
-    loop_engine *target = hub_find(peer->id);
-    sound = sound && target != NULL && region < target->region_count;
+    const kvf_engine_inbox *target = hub_find(peer->id);
+    sound = sound && target != NULL && region < target->engine->region_count;
     pthread_mutex_unlock(&hub_lock);
     if (!sound)
         return kvf_error_set(error, KVF_TRANSPORT, "not a key of the peer's loop engine");
@@ -301,23 +321,32 @@ static bool carry_out_some(loop_engine *engine)
     return puts > 0;
 }
 
-static bool deliver(loop_engine *engine)
+static bool deliver(kvf_engine_inbox *inbox)
 {
     pthread_mutex_lock(&hub_lock);
-    kvf_bytes inbox = engine->inbox;
-    engine->inbox = (kvf_bytes){0};
+    kvf_bytes arrived = inbox->arrived;
+    inbox->arrived = (kvf_bytes){0};
     pthread_mutex_unlock(&hub_lock);
-    kvf_cursor cursor = kvf_cursor_over(kvf_bytes_slice(&inbox));
+    kvf_cursor cursor = kvf_cursor_over(kvf_bytes_slice(&arrived));
     kvf_slice head;
     kvf_slice payload;
     while (kvf_cursor_take(&cursor, sizeof(uint32_t), &head)) {
         uint32_t length;
         memcpy(&length, head.data, sizeof length);
         if (kvf_cursor_take(&cursor, length, &payload))
-            engine->callbacks.notified(engine->callbacks.user, payload);
+            inbox->notified(inbox->user, payload);
     }
-    bool any = inbox.length > 0;
-    kvf_bytes_free(&inbox);
+    bool any = arrived.length > 0;
+    kvf_bytes_free(&arrived);
+    return any;
+}
+
+/* Callbacks close no inbox: the list stays as it is. */
+static bool deliver_all(loop_engine *engine)
+{
+    bool any = false;
+    for (kvf_engine_inbox *inbox = engine->inboxes; inbox != NULL; inbox = inbox->next)
+        any = deliver(inbox) || any;
     return any;
 }
 
@@ -336,7 +365,7 @@ static bool loop_progress(kvf_engine *base, uint64_t budget)
     uint64_t deadline = kvf_clock_after(kvf_clock_now(), budget);
     for (;;) {
         bool moved = carry_out_some(engine);
-        moved = deliver(engine) || moved;
+        moved = deliver_all(engine) || moved;
         moved = kvf_transfers_advance(&engine->transfers) || moved;
         report_failed(engine);
         if (!moved)
@@ -354,7 +383,9 @@ static bool loop_arm(kvf_engine *base)
     while (read(engine->wake, &count, sizeof count) < 0 && errno == EINTR)
         continue;
     pthread_mutex_lock(&hub_lock);
-    bool idle = engine->inbox.length == 0;
+    bool idle = true;
+    for (const kvf_engine_inbox *inbox = engine->inboxes; inbox != NULL; inbox = inbox->next)
+        idle = idle && inbox->arrived.length == 0;
     pthread_mutex_unlock(&hub_lock);
     return idle && engine->pending == NULL && engine->failed == NULL &&
            !kvf_transfers_have_work(&engine->transfers);
@@ -367,20 +398,42 @@ static int loop_descriptor(const kvf_engine *base)
 
 /* ---- Open and close ---- */
 
+static void hub_leave(kvf_engine_inbox *inbox)
+{
+    pthread_mutex_lock(&hub_lock);
+    kvf_engine_inbox **link = &hub_inboxes;
+    while (*link != inbox)
+        link = &(*link)->hub_next;
+    *link = inbox->hub_next;
+    pthread_mutex_unlock(&hub_lock);
+}
+
+/* Writers look the inbox up under the hub's lock for each write: after this none finds it. */
+static void loop_close_inbox(kvf_engine *base, kvf_engine_inbox *inbox)
+{
+    kvf_engine_inbox **link = &loop_of(base)->inboxes;
+    hub_leave(inbox);
+    while (*link != inbox)
+        link = &(*link)->next;
+    *link = inbox->next;
+    kvf_bytes_free(&inbox->arrived);
+    free(inbox);
+}
+
+static bool loop_inbox_is_direct(const kvf_engine_inbox *inbox)
+{
+    (void)inbox;
+    return false;
+}
+
 static void loop_close(kvf_engine *base)
 {
     loop_engine *engine = loop_of(base);
-    pthread_mutex_lock(&hub_lock);
-    loop_engine **link = &hub_engines;
-    while (*link != NULL && *link != engine)
-        link = &(*link)->next;
-    if (*link == engine)
-        *link = engine->next;
-    pthread_mutex_unlock(&hub_lock);
+    while (engine->inboxes != NULL)
+        loop_close_inbox(base, engine->inboxes);
     while (engine->peers != NULL)
         loop_disconnect(base, engine->peers);
     kvf_transfers_close(&engine->transfers);
-    kvf_bytes_free(&engine->inbox);
     for (size_t i = 0; i < engine->region_count; i++)
         free(engine->regions[i]);
     free(engine->regions);
@@ -389,9 +442,41 @@ static void loop_close(kvf_engine *base)
     free(engine);
 }
 
+static void hub_enter(kvf_engine_inbox *inbox)
+{
+    pthread_mutex_lock(&hub_lock);
+    inbox->id = hub_next_id++;
+    inbox->hub_next = hub_inboxes;
+    hub_inboxes = inbox;
+    pthread_mutex_unlock(&hub_lock);
+    memcpy(inbox->address, "loop", 4);
+    kvf_write_u64(inbox->address + 4, (uint64_t)getpid());
+    kvf_write_u64(inbox->address + 12, inbox->id);
+}
+
+static kvf_status loop_open_inbox(kvf_engine *base, const kvf_inbox_options *options,
+                                  kvf_engine_inbox **inbox, kvf_error *error)
+{
+    loop_engine *engine = loop_of(base);
+    *inbox = calloc(1, sizeof **inbox);
+    if (*inbox == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for an inbox");
+    (*inbox)->engine = engine;
+    (*inbox)->user = options->user;
+    (*inbox)->notified = options->notified;
+    (*inbox)->next = engine->inboxes;
+    engine->inboxes = *inbox;
+    hub_enter(*inbox);
+    return KVF_OK;
+}
+
 static const kvf_engine_operations loop_operations = {
     .close = loop_close,
     .add_region = loop_add_region,
+    .open_inbox = loop_open_inbox,
+    .close_inbox = loop_close_inbox,
+    .inbox_address = loop_inbox_address,
+    .inbox_is_direct = loop_inbox_is_direct,
     .address = loop_address,
     .region_key = loop_region_key,
     .portable_region_key = loop_region_key,
@@ -405,18 +490,6 @@ static const kvf_engine_operations loop_operations = {
     .arm = loop_arm,
     .descriptor = loop_descriptor,
 };
-
-static void hub_enter(loop_engine *engine)
-{
-    pthread_mutex_lock(&hub_lock);
-    engine->id = hub_next_id++;
-    engine->next = hub_engines;
-    hub_engines = engine;
-    pthread_mutex_unlock(&hub_lock);
-    memcpy(engine->address, "loop", 4);
-    kvf_write_u64(engine->address + 4, (uint64_t)getpid());
-    kvf_write_u64(engine->address + 12, engine->id);
-}
 
 kvf_status kvf_loop_open(const kvf_settings *settings, const kvf_engine_callbacks *callbacks,
                          kvf_engine **engine, kvf_error *error)
@@ -432,11 +505,14 @@ kvf_status kvf_loop_open(const kvf_settings *settings, const kvf_engine_callback
         made->wake < 0
             ? kvf_error_set(error, KVF_SYSTEM, "eventfd: %s", strerror(errno))
             : kvf_transfers_open(&made->transfers, settings, &loop_transport, made, error);
+    kvf_inbox_options own = {.user = callbacks->user, .notified = callbacks->notified};
+    if (status == KVF_OK)
+        status = loop_open_inbox(&made->base, &own, &made->own, error);
     if (status != KVF_OK) {
         loop_close(&made->base);
         return status;
     }
-    hub_enter(made);
+    made->id = made->own->id;
     *engine = &made->base;
     return KVF_OK;
 }

@@ -270,6 +270,8 @@ static void step(kvf_transfers *transfers, kvf_transfer *transfer)
 {
     kvf_error *error = &transfer->private.error;
     bool last = transfer->private.stage == NOTIFYING;
+    if (transfer->private.stage == FLUSHING)
+        transfer->flushed = error->status == KVF_OK;
     if (transfer->private.canceled &&
         (transfer->private.stage != DRAINING || error->status != KVF_OK))
         finish(transfer, KVF_ABORTED, "the transfer was canceled");
@@ -311,6 +313,7 @@ kvf_status kvf_transfers_post(kvf_transfers *transfers, kvf_transfer *transfer, 
     memset(&transfer->private, 0, sizeof transfer->private);
     transfer->bytes_posted = 0;
     transfer->writes_posted = 0;
+    transfer->flushed = false;
     peer->active++;
     transfers->stirred = true;
     if (next_part(transfer) != NULL) {

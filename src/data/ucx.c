@@ -1,13 +1,13 @@
-/* The data engine on UCX: context, worker, progress, notifications that arrive. docs/wire.md says why the
+/* The data engine on UCX: context, opening and closing, progress. docs/wire.md says why the
  * features, options and active messages are what they are: they match NIXL's. */
 #include "data/ucx.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Longest payload that is worth looking at. */
-#define PAYLOAD_MAX 65536
+#include <sys/epoll.h>
+#include <unistd.h>
 
 /* Rounds of ucp_worker_progress() before transfers are moved on. */
 enum { ROUNDS_AT_ONCE = 16 };
@@ -39,40 +39,6 @@ kvf_status kvf_ucx_status(ucs_status_t status)
     default:
         return KVF_TRANSPORT;
     }
-}
-
-/* ---- Notifications ---- */
-
-static ucs_status_t message_arrived(void *context, const void *header, size_t header_length,
-                                    void *data, size_t length, const ucp_am_recv_param_t *param)
-{
-    (void)header;
-    (void)header_length;
-    kvf_ucx *engine = context;
-    /* A rendezvous message has no data here, only a descriptor; returning UCS_OK refuses it. */
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 && data != NULL && length > 0 &&
-        length <= PAYLOAD_MAX && !engine->closing)
-        engine->callbacks.notified(engine->callbacks.user, (kvf_slice){data, length});
-    return UCS_OK;
-}
-
-/* All ids that some NIXL uses: what isn't a notification is told apart by its content. */
-static ucs_status_t listen_to_messages(kvf_ucx *engine)
-{
-    for (unsigned id = 0; id <= 2; id++) {
-        ucp_am_handler_param_t param = {
-            .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-            .id = id,
-            .flags = UCP_AM_FLAG_WHOLE_MSG,
-            .cb = message_arrived,
-            .arg = engine,
-        };
-        ucs_status_t status = ucp_worker_set_am_recv_handler(engine->worker, &param);
-        if (status != UCS_OK)
-            return status;
-    }
-    return UCS_OK;
 }
 
 /* ---- Open ---- */
@@ -136,33 +102,7 @@ static kvf_status open_context(kvf_ucx *engine, const char *transports, kvf_erro
                              "UCX %s doesn't start with the transports \"%s\": %s; see the setting "
                              "transports",
                              kvf_ucx_version(), transports, ucs_status_string(status));
-    return KVF_OK;
-}
-
-/* One thread at a time uses the worker, but opening and closing may be another's than the loop's. */
-static kvf_status open_worker(kvf_ucx *engine, kvf_error *error)
-{
-    ucp_worker_params_t params = {
-        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
-    };
-    const char *step = "create a worker";
-    ucs_status_t status = ucp_worker_create(engine->context, &params, &engine->worker);
-    if (status == UCS_OK) {
-        step = "tell its address";
-        status = ucp_worker_get_address(engine->worker, &engine->address, &engine->address_length);
-    }
-    if (status == UCS_OK) {
-        step = "give a descriptor to wait on";
-        status = ucp_worker_get_efd(engine->worker, &engine->descriptor);
-    }
-    if (status == UCS_OK) {
-        step = "receive active messages";
-        status = listen_to_messages(engine);
-    }
-    if (status != UCS_OK)
-        return kvf_error_set(error, KVF_TRANSPORT, "UCX %s can't %s: %s", kvf_ucx_version(), step,
-                             ucs_status_string(status));
+    engine->offer = kvf_ucx_read_offer(engine->context);
     return KVF_OK;
 }
 
@@ -178,19 +118,19 @@ static void ucx_close(kvf_engine *base)
     kvf_ucx *engine = kvf_ucx_of(base);
     bool destroy = true;
     engine->closing = true;
-    if (engine->worker != NULL)
+    if (engine->own.worker != NULL)
         destroy = kvf_ucx_close_endpoints(engine) || may_destroy_unconnected();
+    kvf_ucx_close_inboxes(engine);
     if (!destroy)
         return; /* leaks the engine, and the process lives */
-    if (engine->address != NULL)
-        ucp_worker_release_address(engine->worker, engine->address);
     kvf_ucx_forget_closing(engine);
-    if (engine->worker != NULL)
-        ucp_worker_destroy(engine->worker);
+    kvf_ucx_close_worker(&engine->own);
     kvf_ucx_free_peers(engine);
     kvf_ucx_free_regions(engine);
     if (engine->context != NULL)
         ucp_cleanup(engine->context);
+    if (engine->descriptor >= 0)
+        (void)close(engine->descriptor);
     kvf_transfers_close(&engine->transfers);
     free(engine);
 }
@@ -200,7 +140,7 @@ static void ucx_close(kvf_engine *base)
 static kvf_slice ucx_address(const kvf_engine *base)
 {
     const kvf_ucx *engine = (const kvf_ucx *)(const void *)base;
-    return (kvf_slice){(const uint8_t *)engine->address, engine->address_length};
+    return kvf_ucx_inbox_address(&engine->own);
 }
 
 static kvf_status ucx_post(kvf_engine *base, kvf_transfer *transfer, kvf_error *error)
@@ -233,7 +173,7 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
         /* One round may copy some megabytes: the clock is cheaper than being late, and a transfer whose
          * next stage can begin doesn't wait for the others' bytes. */
         while (rounds < ROUNDS_AT_ONCE && engine->transfers.ready == NULL &&
-               ucp_worker_progress(engine->worker) != 0 &&
+               kvf_ucx_progress_workers(engine) != 0 &&
                (rounds++ == 0 || kvf_clock_now() < deadline))
             continue;
         report_failed(engine);
@@ -246,13 +186,12 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
     }
 }
 
-/* Anything but BUSY, be it an error, would be the same the next time: asking again would spin. */
 static bool ucx_arm(kvf_engine *base)
 {
     kvf_ucx *engine = kvf_ucx_of(base);
     if (kvf_transfers_have_work(&engine->transfers) || engine->failed != NULL)
         return false;
-    return ucp_worker_arm(engine->worker) != UCS_ERR_BUSY;
+    return kvf_ucx_arm_workers(engine);
 }
 
 static int ucx_descriptor(const kvf_engine *base)
@@ -263,6 +202,10 @@ static int ucx_descriptor(const kvf_engine *base)
 static const kvf_engine_operations operations = {
     .close = ucx_close,
     .add_region = kvf_ucx_add_region,
+    .open_inbox = kvf_ucx_open_inbox,
+    .close_inbox = kvf_ucx_close_inbox,
+    .inbox_address = kvf_ucx_inbox_address,
+    .inbox_is_direct = kvf_ucx_inbox_is_direct,
     .address = ucx_address,
     .region_key = kvf_ucx_region_key,
     .portable_region_key = kvf_ucx_portable_region_key,
@@ -288,12 +231,17 @@ kvf_status kvf_ucx_open(const kvf_settings *settings, kvf_flavour flavour,
     made->base.operations = &operations;
     made->callbacks = *callbacks;
     made->notification_id = kvf_flavour_notification_id(flavour);
+    made->own.user = callbacks->user;
+    made->own.notified = callbacks->notified;
+    made->descriptor = epoll_create1(EPOLL_CLOEXEC);
     kvf_status status =
-        kvf_transfers_open(&made->transfers, settings, &kvf_ucx_transport, made, error);
+        made->descriptor < 0
+            ? kvf_error_set(error, KVF_SYSTEM, "epoll_create1: %s", strerror(errno))
+            : kvf_transfers_open(&made->transfers, settings, &kvf_ucx_transport, made, error);
     if (status == KVF_OK)
         status = open_context(made, settings->transports, error);
     if (status == KVF_OK)
-        status = open_worker(made, error);
+        status = kvf_ucx_open_worker(made, &made->own, error);
     if (status != KVF_OK) {
         ucx_close(&made->base);
         return status;

@@ -14,15 +14,39 @@ typedef struct kvf_ucx_region {
     size_t portable_key_length;
 } kvf_ucx_region;
 
-typedef struct kvf_ucx {
+typedef struct kvf_ucx kvf_ucx;
+
+/* Which kinds of transports the context has, as to who puts the bytes where they belong. */
+typedef struct kvf_ucx_offer {
+    bool tcp;    /* we do, in progress */
+    bool nic;    /* our NIC does */
+    bool fifo;   /* we do: shared memory, without mapping the pool */
+    bool direct; /* the writer does, past us */
+} kvf_ucx_offer;
+
+/* A worker with its address: the engine's own, which its endpoints belong to, or one more. */
+struct kvf_engine_inbox {
+    kvf_ucx *engine;
+    ucp_worker_h worker;
+    ucp_address_t *address; /* of UCX, or packed for network devices only: see `packed` */
+    size_t address_length;
+    bool packed;
+    bool direct;
+    int descriptor;
+    void *user;
+    void (*notified)(void *user, kvf_slice payload);
+    kvf_engine_inbox *next;
+};
+
+struct kvf_ucx {
     kvf_engine base;
     kvf_engine_callbacks callbacks;
     kvf_transfers transfers;
     ucp_context_h context;
-    ucp_worker_h worker;
-    ucp_address_t *address;
-    size_t address_length;
-    int descriptor;
+    kvf_ucx_offer offer;
+    kvf_engine_inbox own;
+    kvf_engine_inbox *inboxes; /* all others */
+    int descriptor;            /* epoll over all workers' */
     unsigned notification_id;
     kvf_ucx_region *regions;
     size_t region_count;
@@ -30,7 +54,7 @@ typedef struct kvf_ucx {
     kvf_engine_peer *failed; /* to be reported */
     uint32_t leaving;        /* peers disconnected and not freed */
     bool closing;            /* nothing is told any more */
-} kvf_ucx;
+};
 
 struct kvf_engine_peer {
     kvf_transfers_peer base;
@@ -54,7 +78,23 @@ static inline kvf_ucx *kvf_ucx_of(kvf_engine *engine)
     return (kvf_ucx *)(void *)engine;
 }
 
+/* Inboxes. */
+kvf_status kvf_ucx_open_worker(kvf_ucx *engine, kvf_engine_inbox *inbox, kvf_error *error);
+void kvf_ucx_close_worker(kvf_engine_inbox *inbox);
+/* Moves all workers on; how much happened. */
+unsigned kvf_ucx_progress_workers(kvf_ucx *engine);
+/* Asks all descriptors to tell; false when something has happened already. */
+bool kvf_ucx_arm_workers(kvf_ucx *engine);
+void kvf_ucx_close_inboxes(kvf_ucx *engine);
+/* What the context's transports are. */
+kvf_ucx_offer kvf_ucx_read_offer(ucp_context_h context);
+
 /* The engine operations of the same names. */
+kvf_status kvf_ucx_open_inbox(kvf_engine *base, const kvf_inbox_options *options,
+                              kvf_engine_inbox **inbox, kvf_error *error);
+void kvf_ucx_close_inbox(kvf_engine *base, kvf_engine_inbox *inbox);
+kvf_slice kvf_ucx_inbox_address(const kvf_engine_inbox *inbox);
+bool kvf_ucx_inbox_is_direct(const kvf_engine_inbox *inbox);
 kvf_status kvf_ucx_add_region(kvf_engine *base, const kvf_buffer *buffer, uint32_t *region,
                               kvf_error *error);
 kvf_slice kvf_ucx_region_key(const kvf_engine *base, uint32_t region);

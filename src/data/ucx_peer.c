@@ -70,7 +70,7 @@ static ucs_status_t create_endpoint(kvf_engine_peer *peer, const void *address)
         .err_mode = UCP_ERR_HANDLING_MODE_NONE,
         .err_handler = {.cb = endpoint_failed, .arg = peer},
     };
-    return ucp_ep_create(peer->engine->worker, &params, &peer->endpoint);
+    return ucp_ep_create(peer->engine->own.worker, &params, &peer->endpoint);
 }
 
 kvf_status kvf_ucx_connect(kvf_engine *base, kvf_slice address, void *user, kvf_engine_peer **peer,
@@ -203,7 +203,7 @@ bool kvf_ucx_close_endpoints(kvf_ucx *engine)
             kvf_ucx_disconnect(&engine->base, peer);
     uint64_t deadline = kvf_clock_after(kvf_clock_now(), CLOSING_TIME);
     for (kvf_ucx_reap_peers(engine); engine->leaving > 0; kvf_ucx_reap_peers(engine)) {
-        if (ucp_worker_progress(engine->worker) == 0 && kvf_clock_now() >= deadline)
+        if (ucp_worker_progress(engine->own.worker) == 0 && kvf_clock_now() >= deadline)
             return false;
     }
     return true;
