@@ -12,8 +12,9 @@
 
 /* What a kvferry decode adds to its request. */
 enum {
-    KVF_EXTENSION_ALL_AUX = 1, /* write all aux buffers, not only the first */
-    KVF_EXTENSION_NO_DUMMY = 2 /* an empty page list is a room of no pages, not a dummy */
+    KVF_EXTENSION_ALL_AUX = 1,  /* write all aux buffers, not only the first */
+    KVF_EXTENSION_NO_DUMMY = 2, /* an empty page list is a room of no pages, not a dummy */
+    KVF_EXTENSION_EPOCH = 4     /* an epoch follows, which everything about the request repeats */
 };
 
 /* A decode rank asks a prefill rank for a room's pages. Slices point into the message. */
@@ -32,6 +33,7 @@ typedef struct kvf_request {
     uint32_t required; /* how many decode ranks report to this prefill rank for this room */
     bool extended;     /* the tail frame of a kvferry peer was there */
     uint64_t extensions;
+    uint64_t epoch; /* with KVF_EXTENSION_EPOCH: grows with each request of this agent; else 0 */
 } kvf_request;
 
 static inline size_t kvf_request_page_count(const kvf_request *request)
@@ -55,6 +57,7 @@ typedef enum kvf_notice_kind {
 typedef struct kvf_notice {
     kvf_notice_kind kind;
     uint64_t room;
+    uint64_t epoch; /* of the request; 0 where it had none */
     uint32_t chunk; /* KVF_NOTICE_CHUNK */
     bool last;      /* KVF_NOTICE_CHUNK */
 } kvf_notice;

@@ -10,12 +10,17 @@
 
 size_t kvf_notice_format(const kvf_notice *notice, char text[KVF_NOTICE_TEXT_MAX])
 {
+    char epoch[24] = "";
+    const char *own = notice->epoch == 0 ? "" : "ferry";
     int length;
+    if (notice->epoch != 0)
+        (void)snprintf(epoch, sizeof epoch, "_%" PRIu64, notice->epoch);
     if (notice->kind == KVF_NOTICE_CHUNK)
-        length = snprintf(text, KVF_NOTICE_TEXT_MAX, "%" PRIu64 "_kv_%" PRIu32 "_%c", notice->room,
-                          notice->chunk, notice->last ? '1' : '0');
+        length = snprintf(text, KVF_NOTICE_TEXT_MAX, "%" PRIu64 "_kv%s%s_%" PRIu32 "_%c",
+                          notice->room, own, epoch, notice->chunk, notice->last ? '1' : '0');
     else
-        length = snprintf(text, KVF_NOTICE_TEXT_MAX, "%" PRIu64 "_aux", notice->room);
+        length = snprintf(text, KVF_NOTICE_TEXT_MAX, "%" PRIu64 "_%saux%s", notice->room,
+                          notice->epoch == 0 ? "" : "kvferry", epoch);
     return (size_t)length;
 }
 
@@ -49,6 +54,25 @@ static bool parse_chunk(kvf_slice fields, kvf_notice *notice)
     return true;
 }
 
+static bool parse_epoch(kvf_slice field, kvf_notice *notice)
+{
+    return kvf_parse_decimal(field, UINT64_MAX, &notice->epoch) && notice->epoch != 0;
+}
+
+/* A kvferry peer's own: the stock fields behind the request's epoch. False when it isn't one. */
+static bool parse_own(kvf_slice tag, kvf_slice fields, kvf_notice *notice, bool *sound)
+{
+    kvf_slice epoch, rest;
+    bool chunk = kvf_slice_equal(tag, kvf_slice_of("kvferry"));
+    if (!chunk && !kvf_slice_equal(tag, kvf_slice_of("kvferryaux")))
+        return false;
+    bool more = split(fields, &epoch, &rest);
+    *sound = more == chunk && parse_epoch(epoch, notice) && (!chunk || parse_chunk(rest, notice));
+    if (!chunk)
+        notice->kind = KVF_NOTICE_AUX;
+    return true;
+}
+
 kvf_status kvf_notice_parse(kvf_slice text, kvf_notice *notice, kvf_error *error)
 {
     char quoted[KVF_QUOTE_MAX];
@@ -79,6 +103,12 @@ kvf_status kvf_notice_parse(kvf_slice text, kvf_notice *notice, kvf_error *error
         notice->kind = KVF_NOTICE_AUX;
         return KVF_OK;
     }
+    bool sound;
+    if (parse_own(tag, fields, notice, &sound))
+        return sound ? KVF_OK
+                     : kvf_error_set(error, KVF_PROTOCOL,
+                                     "the notification %s isn't what a kvferry peer writes",
+                                     kvf_quote(text, quoted));
     if (tag.length == 0)
         return kvf_error_set(error, KVF_PROTOCOL, "the notification %s has no tag after its room",
                              kvf_quote(text, quoted));

@@ -5,10 +5,11 @@
 #include "base/error.h"
 #include "wire/event.h"
 
-#define KVF_NOTICE_TEXT_MAX 48
+#define KVF_NOTICE_TEXT_MAX 72
 #define KVF_NOTICE_PAYLOAD_MAX (36 + KVF_AGENT_NAME_MAX + KVF_NOTICE_TEXT_MAX)
 
-/* "7_kv_0_1", "7_aux". Returns the length. KVF_NOTICE_UNKNOWN must not be given. */
+/* "7_kv_0_1", "7_aux"; with an epoch "7_kvferry_5_0_1", "7_kvferryaux_5", whose tags a stock peer ignores.
+ * Returns the length. KVF_NOTICE_UNKNOWN must not be given. */
 size_t kvf_notice_format(const kvf_notice *notice, char text[KVF_NOTICE_TEXT_MAX]);
 
 /* Strict: decimal numbers, last exactly "0" or "1", nothing after. An unknown tag after a valid room is

@@ -210,8 +210,12 @@ static void round_trip(test_random *random, kvf_slice name, uint8_t *payload, si
     if (test_random_below(random, 4) == 0)
         notice.kind = KVF_NOTICE_AUX;
     else
-        notice = (kvf_notice){KVF_NOTICE_CHUNK, notice.room, (uint32_t)test_random_edgy(random),
-                              test_random_below(random, 2) == 0};
+        notice = (kvf_notice){.kind = KVF_NOTICE_CHUNK,
+                              .room = notice.room,
+                              .chunk = (uint32_t)test_random_edgy(random),
+                              .last = test_random_below(random, 2) == 0};
+    if (test_random_below(random, 2) == 0)
+        notice.epoch = test_random_edgy(random);
     char text[KVF_NOTICE_TEXT_MAX];
     kvf_slice written = {(const uint8_t *)text, kvf_notice_format(&notice, text)};
     assert_true(written.length < KVF_NOTICE_TEXT_MAX);
@@ -225,7 +229,29 @@ static void round_trip(test_random *random, kvf_slice name, uint8_t *payload, si
     assert_true(kvf_slice_equal(name, name_again) && kvf_slice_equal(written, text_again));
     assert_int_equal(kvf_notice_parse(text_again, &again, NULL), KVF_OK);
     assert_true(again.kind == notice.kind && again.room == notice.room &&
-                again.chunk == notice.chunk && again.last == notice.last);
+                again.epoch == notice.epoch && again.chunk == notice.chunk &&
+                again.last == notice.last);
+}
+
+static void a_kvferry_peer_names_the_epoch(void **state)
+{
+    (void)state;
+    char text[KVF_NOTICE_TEXT_MAX];
+    kvf_notice chunk = {
+        .kind = KVF_NOTICE_CHUNK, .room = 7, .epoch = UINT64_MAX, .chunk = 3, .last = true};
+    kvf_notice aux = {.kind = KVF_NOTICE_AUX, .room = 7, .epoch = 5};
+    kvf_slice written = {(const uint8_t *)text, kvf_notice_format(&chunk, text)};
+    assert_true(kvf_slice_equal(written, kvf_slice_of("7_kvferry_18446744073709551615_3_1")));
+    written.length = kvf_notice_format(&aux, text);
+    assert_true(kvf_slice_equal(written, kvf_slice_of("7_kvferryaux_5")));
+    static const char *const wrong[] = {
+        "7_kvferry_5_3", "7_kvferry_5_3_2",  "7_kvferry_0_3_1",   "7_kvferry__3_1",
+        "7_kvferry",     "7_kvferryaux_5_0", "7_kvferryaux_0",    "7_kvferryaux",
+        "7_kvferryaux_", "7_kvferry_x_3_1",  "7_kvferry_5_3_1_0",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (kvf_notice_parse(kvf_slice_of(wrong[i]), &aux, NULL) != KVF_PROTOCOL)
+            fail_msg("\"%s\" was taken", wrong[i]);
 }
 
 static void random_notifications_survive_round_trip_and_damage(void **state)
@@ -259,6 +285,7 @@ int main(void)
         cmocka_unit_test(captured_notifications_are_rebuilt),
         cmocka_unit_test(the_envelope_is_nixls),
         cmocka_unit_test(wrong_texts_are_refused),
+        cmocka_unit_test(a_kvferry_peer_names_the_epoch),
         cmocka_unit_test(unknown_tags_are_told_apart_from_rubbish),
         cmocka_unit_test(a_long_text_is_just_long),
         cmocka_unit_test(wrong_envelopes_are_refused),

@@ -9,7 +9,6 @@
 
 #define GUARD "NixlMsgGuard"
 #define TAIL_MAGIC "KVFERRY1"
-#define TAIL_LENGTH 16 /* the magic and a u64 of extension flags; later versions may add to it */
 
 /* ---- encode ---- */
 
@@ -32,13 +31,19 @@ static void add_decimal(struct writer *pen, uint64_t value)
     add_frame(pen->message, (kvf_slice){at, (size_t)length});
 }
 
-static void add_tail(struct writer *pen, uint64_t extensions)
+/* The magic, the flags, and what the flags announce. */
+static void add_tail(struct writer *pen, const kvf_request *request)
 {
     uint8_t *at = pen->message->storage + pen->used;
+    size_t length = 16;
     memcpy(at, TAIL_MAGIC, 8);
-    kvf_write_u64(at + 8, extensions);
-    pen->used += TAIL_LENGTH;
-    add_frame(pen->message, (kvf_slice){at, TAIL_LENGTH});
+    kvf_write_u64(at + 8, request->extensions);
+    if ((request->extensions & KVF_EXTENSION_EPOCH) != 0) {
+        kvf_write_u64(at + length, request->epoch);
+        length += 8;
+    }
+    pen->used += length;
+    add_frame(pen->message, (kvf_slice){at, length});
 }
 
 void kvf_request_encode(const kvf_profile *profile, const kvf_request *request,
@@ -60,7 +65,7 @@ void kvf_request_encode(const kvf_profile *profile, const kvf_request *request,
     add_decimal(&pen, request->device);
     add_decimal(&pen, request->required);
     if (request->extended)
-        add_tail(&pen, request->extensions);
+        add_tail(&pen, request);
 }
 
 /* ---- other releases ---- */
@@ -244,6 +249,12 @@ static kvf_status take_tail(kvf_slice tail, kvf_request *request, kvf_error *err
     if (!kvf_cursor_take_u64(&cursor, &request->extensions))
         return kvf_error_set(error, KVF_PROTOCOL,
                              "the tail frame of a request has %zu bytes and no room for its flags",
+                             tail.length);
+    if ((request->extensions & KVF_EXTENSION_EPOCH) != 0 &&
+        (!kvf_cursor_take_u64(&cursor, &request->epoch) || request->epoch == 0))
+        return kvf_error_set(error, KVF_PROTOCOL,
+                             "the tail frame of a request has %zu bytes and no epoch, which its "
+                             "flags announce",
                              tail.length);
     request->extended = true;
     return KVF_OK;

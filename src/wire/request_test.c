@@ -53,6 +53,8 @@ static void compare_request(const kvf_request *a, const kvf_request *b)
     assert_int_equal(a->required, b->required);
     assert_int_equal(a->extended, b->extended);
     assert_true(a->extensions == b->extensions);
+    if ((a->extensions & KVF_EXTENSION_EPOCH) != 0)
+        assert_true(a->epoch == b->epoch);
 }
 
 static void decode_again(const kvf_profile *profile, const kvf_request *request,
@@ -432,7 +434,8 @@ static kvf_request random_request(test_random *random, const kvf_profile *profil
                          .device = (uint32_t)test_random_edgy(random),
                          .required = (uint32_t)test_random_edgy(random) | 1,
                          .extended = extended,
-                         .extensions = extended ? test_random_edgy(random) : 0};
+                         .extensions = extended ? test_random_edgy(random) : 0,
+                         .epoch = extended ? 1 + test_random_below(random, UINT64_MAX) : 0};
 }
 
 static void free_request(kvf_request *request)
