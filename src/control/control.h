@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/settings.h"
+#include "control/peer_process.h"
 
 typedef struct kvf_control kvf_control; /* the context: ZeroMQ's I/O thread and limits */
 typedef struct kvf_control_pull kvf_control_pull;
@@ -74,6 +75,8 @@ kvf_status kvf_control_push_open(kvf_control *control, const char *host, uint16_
 kvf_status kvf_control_push_send(kvf_control_push *push, const kvf_slice *frames,
                                  size_t frame_count, bool *put_off, kvf_error *error);
 bool kvf_control_push_process(kvf_control_push *push);
+/* Who is at the other end; to be asked from connected() on. */
+kvf_peer_process kvf_control_push_peer(const kvf_control_push *push);
 size_t kvf_control_push_descriptors(const kvf_control_push *push, int descriptors[2]);
 /* Discards what the connection hasn't taken yet (linger 0). */
 void kvf_control_push_close(kvf_control_push *push);

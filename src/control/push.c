@@ -29,6 +29,7 @@ struct kvf_control_push {
     kvf_endpoint endpoint;
     push_state state;
     bool put_off; /* a send waits for room */
+    int socket;   /* libzmq's own, while connected: only to look at; -1: none */
     int timer;    /* rings when `timeout` is over; -1: none any more */
     uint64_t timeout;
     uint64_t deadline;
@@ -115,6 +116,7 @@ kvf_status kvf_control_push_open(kvf_control *control, const char *host, uint16_
     opened->callbacks = *callbacks;
     opened->endpoint.wake = -1;
     opened->timer = -1;
+    opened->socket = -1;
     opened->timeout = timeout;
     control->endpoints++;
     kvf_status status = start(opened, host, port, error);
@@ -140,6 +142,11 @@ size_t kvf_control_push_descriptors(const kvf_control_push *push, int descriptor
 {
     descriptors[0] = push->endpoint.wake;
     return 1;
+}
+
+kvf_peer_process kvf_control_push_peer(const kvf_control_push *push)
+{
+    return kvf_peer_process_find(push->socket);
 }
 
 /* ---- send ---- */
@@ -217,6 +224,7 @@ static void end(kvf_control_push *push, const char *text)
 {
     /* Nothing may leave or come back once the caller has heard that the peer is gone. */
     push->state = GONE;
+    push->socket = -1;
     stop_timer(push);
     kvf_endpoint_close_sockets(&push->endpoint);
     push->callbacks.gone(push->callbacks.user, text);
@@ -258,6 +266,7 @@ static void handle_event(kvf_control_push *push, kvf_endpoint_event event)
     switch (event.kind) {
     case ZMQ_EVENT_CONNECTED:
         push->state = SHAKING;
+        push->socket = (int)event.value;
         return;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         push->state = CONNECTED;
