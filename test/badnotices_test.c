@@ -185,13 +185,17 @@ static void late_ones_touch_nothing(void **state)
     kvf_receiver_close(receiver);
     notify(one, "7_aux");
     test_wait_statistic(&one->decode, notifications_dropped, 4);
-    /* Aborted, then what would have been its Success (B39). */
+    /* Aborted, then what would have been its Success (B39): it only proves that the pages are nobody's. */
     receiver = requested(one, 8, 1);
     kvf_receiver_abort(receiver);
     test_receiver_ends(&one->decode, receiver, KVF_ABORTED, NULL);
+    assert_int_equal(kvf_receiver_safety(receiver), KVF_PAGES_IN_USE);
     notify(one, "8_kv_0_1");
     notify(one, "8_aux");
-    dropped(one, receiver, 6, KVF_FAILED);
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_receiver_proof(receiver), KVF_PROOF_COMPLETED);
+    notify(one, "8_aux");
+    dropped(one, receiver, 5, KVF_FAILED);
     kvf_receiver_close(receiver);
 }
 
@@ -223,20 +227,20 @@ static void contradictions_fail_the_room(void **state)
         const char *texts[3];
         const char *reason;
     } cases[] = {
-        {{"7_kv_3_0"}, "at most 3 chunks"},
-        {{"7_kv_4294967295_1"}, "at most 3 chunks"},
-        {{"7_kv_0_1", "7_kv_1_0"}, "after chunk 0 was marked last"},
-        {{"7_kv_1_1", "7_kv_2_1"}, "after chunk 1 was marked last"},
-        {{"7_kv_1_1", "7_kv_1_0"}, "marked not last, after chunk 1"},
-        {{"7_kv_2_0", "7_kv_1_1"}, "marked chunk 1 last, but chunk 2 had arrived"},
-        {{"7_kv_1_0", "7_kv_1_1"}, "twice, the second time marked last"},
+        {{"20_kv_3_0"}, "at most 3 chunks"},
+        {{"21_kv_4294967295_1"}, "at most 3 chunks"},
+        {{"22_kv_0_1", "22_kv_1_0"}, "after chunk 0 was marked last"},
+        {{"23_kv_1_1", "23_kv_2_1"}, "after chunk 1 was marked last"},
+        {{"24_kv_1_1", "24_kv_1_0"}, "marked not last, after chunk 1"},
+        {{"25_kv_2_0", "25_kv_1_1"}, "marked chunk 1 last, but chunk 2 had arrived"},
+        {{"26_kv_1_0", "26_kv_1_1"}, "twice, the second time marked last"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        kvf_receiver *receiver = requested(one, 7, 3);
+        kvf_receiver *receiver = requested(one, 20 + i, 3); /* a stock peer: each id once */
         for (size_t text = 0; text < 3 && cases[i].texts[text] != NULL; text++)
             notify(one, cases[i].texts[text]);
         test_receiver_ends(&one->decode, receiver, KVF_PROTOCOL, cases[i].reason);
-        assert_int_equal(kvf_receiver_safety(receiver), KVF_PAGES_NOT_PROVEN_SAFE);
+        assert_int_not_equal(kvf_receiver_safety(receiver), KVF_PAGES_SAFE);
         kvf_receiver_close(receiver);
     }
     assert_int_equal(test_statistics(&one->decode).rooms_failed, sizeof cases / sizeof cases[0]);

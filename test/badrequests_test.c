@@ -64,6 +64,13 @@ static int start_small(void **state)
     return start(state, "loop");
 }
 
+static int start_forgetful(void **state)
+{
+    static const char *const settings[] = {"remembered_rooms", "0", NULL};
+    chosen_settings = settings;
+    return start(state, "loop");
+}
+
 static int start_post1(void **state)
 {
     static const char *const settings[] = {"profile", "sglang-0.4.7.post1", NULL};
@@ -126,7 +133,8 @@ static void is_refused(scene *one, const kvf_request *request, uint32_t pages, k
     kvf_sender *sender = open_room(one, request->room, pages);
     raw_decode_send(&one->raw, request);
     test_sender_ends(&one->prefill, sender, status, part);
-    assert_int_equal(kvf_sender_safety(sender), KVF_PAGES_NOT_PROVEN_SAFE);
+    assert_int_equal(kvf_sender_wait(sender, -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_sender_proof(sender), KVF_PROOF_TRANSPORT_DONE);
     kvf_sender_close(sender);
     for (size_t page = 0; page < 32; page++)
         assert_true(test_page_untouched(&one->raw.worker, page));
@@ -643,6 +651,28 @@ static void a_closed_rooms_id_starts_anew(void **state)
     bystander_works(one);
 }
 
+/* A stock agent's request that comes again would be written to the pages of the room that has ended (B31, B37). */
+static void a_used_id_of_a_stock_agent_is_refused(void **state)
+{
+    scene *one = *state;
+    static const uint64_t pages[] = {9, 4};
+    room_works(one, open_room(one, 171, 2), 171);
+    kvf_request late = raw_decode_request(&one->raw, 171, pages, 2);
+    uint64_t dropped = test_statistics(&one->prefill).messages_dropped;
+    raw_decode_send(&one->raw, &late);
+    test_wait_statistic(&one->prefill, messages_dropped, dropped + 1);
+    kvf_sender *sender = open_room(one, 171, 2);
+    raw_decode_send(&one->raw, &late);
+    test_wait_statistic(&one->prefill, messages_dropped, dropped + 2);
+    assert_int_equal(kvf_sender_poll(sender), KVF_BOOTSTRAPPING);
+    /* Another agent's room of that id is another room. */
+    kvf_request other = raw_decode_request(&one->second, 171, pages, 2);
+    raw_decode_send(&one->second, &other);
+    send_pages(sender, 6, 2);
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+}
+
 static void a_rank_that_hangs_up_fails_its_rooms_only(void **state)
 {
     scene *one = *state;
@@ -696,7 +726,8 @@ int main(void)
         ON_BOTH(requests_are_held_and_taken),
         ON(start_hasty, held_requests_expire_and_are_limited),
         ON(start_hasty, a_room_that_waits_for_more_ranks_ends),
-        ON(start_loop, a_closed_rooms_id_starts_anew),
+        ON(start_forgetful, a_closed_rooms_id_starts_anew),
+        ON(start_loop, a_used_id_of_a_stock_agent_is_refused),
         ON_BOTH(a_rank_that_hangs_up_fails_its_rooms_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

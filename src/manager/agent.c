@@ -13,6 +13,8 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
     if (agent == NULL)
         return NULL;
     agent->manager = manager;
+    kvf_letters_init(agent);
+    kvf_room_memory_init(&agent->used, (uint32_t)manager->settings.remembered_rooms);
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
     unsigned before = HASH_CNT(by_name, manager->agents);
     HASH_ADD(by_name, manager->agents, name, strlen(agent->name), agent);
@@ -107,6 +109,8 @@ static void free_agent(kvf_agent *agent)
     unload(agent);
     kvf_binding_release(agent->binding);
     kvf_uncount(agent->manager, KVF_COUNT_PEERS, 1);
+    kvf_letters_free(agent);
+    kvf_room_memory_free(&agent->used);
     free(agent->metadata);
     free(agent);
 }
@@ -336,7 +340,8 @@ static kvf_binding *new_binding(const kvf_pool *pool, const kvf_request *request
         return NULL;
     binding->references = 1;
     binding->span_count = pool->buffer_count;
-    binding->aux_span_count = all_aux || pool->aux_count == 0 ? pool->aux_count : 1;
+    binding->aux_span_count =
+        request->aux.length / 8 < pool->aux_count ? request->aux.length / 8 : pool->aux_count;
     binding->spans = calloc(binding->span_count + 1, sizeof *binding->spans);
     binding->aux_spans = calloc(binding->aux_span_count + 1, sizeof *binding->aux_spans);
     if (binding->spans == NULL || binding->aux_spans == NULL) {
@@ -355,6 +360,31 @@ static kvf_binding *new_binding(const kvf_pool *pool, const kvf_request *request
     return binding;
 }
 
+/* The first aux buffer is what SGLang 0.4.7 writes, and must fit. Its decode names more, and reads them: they
+ * are written as far as they lie where it says. A kvferry decode is promised all of them. */
+static kvf_status fill_aux(const kvf_agent *agent, kvf_binding *binding, const kvf_request *request,
+                           kvf_error *error)
+{
+    const kvf_pool *pool = &agent->manager->pool;
+    for (size_t i = 0; i < binding->aux_span_count; i++) {
+        uint32_t limit = UINT32_MAX;
+        kvf_status status =
+            pair(agent, &pool->aux[i], (uint32_t)(pool->buffer_count + i),
+                 kvf_read_u64(request->aux.data + 8 * i), agent->manager->profile->aux_kind, 0,
+                 &binding->aux_spans[i], &limit, error);
+        bool optional = i > 0 && !binding->all_aux;
+        if (optional && (status != KVF_OK || limit < binding->aux_limit)) {
+            binding->aux_span_count = i;
+            return KVF_OK;
+        }
+        if (status != KVF_OK)
+            return status;
+        if (limit < binding->aux_limit)
+            binding->aux_limit = limit;
+    }
+    return KVF_OK;
+}
+
 static kvf_status fill_binding(const kvf_agent *agent, kvf_binding *binding,
                                const kvf_request *request, kvf_error *error)
 {
@@ -365,11 +395,7 @@ static kvf_status fill_binding(const kvf_agent *agent, kvf_binding *binding,
         status = pair(agent, &pool->buffers[i], (uint32_t)i,
                       kvf_read_u64(request->buffers.data + 8 * i), profile->buffer_kind,
                       request->device, &binding->spans[i], &binding->page_limit, error);
-    for (size_t i = 0; status == KVF_OK && i < binding->aux_span_count; i++)
-        status = pair(agent, &pool->aux[i], (uint32_t)(pool->buffer_count + i),
-                      kvf_read_u64(request->aux.data + 8 * i), profile->aux_kind, 0,
-                      &binding->aux_spans[i], &binding->aux_limit, error);
-    return status;
+    return status == KVF_OK ? fill_aux(agent, binding, request, error) : status;
 }
 
 kvf_status kvf_agent_bind(kvf_agent *agent, const kvf_request *request, kvf_binding **binding,

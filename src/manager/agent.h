@@ -3,7 +3,17 @@
 #ifndef KVF_MANAGER_AGENT_H
 #define KVF_MANAGER_AGENT_H
 
-#include "manager/manager.h"
+#include "manager/link.h"
+#include "room/memory.h"
+#include "wire/letter.h"
+
+/* A letter that waits. */
+typedef struct kvf_letter_kept {
+    struct kvf_letter_kept *prev;
+    struct kvf_letter_kept *next;
+    kvf_letter letter; /* its slices point into `text` */
+    char text[KVF_LETTER_TEXT_MAX];
+} kvf_letter_kept;
 
 /* One region of the agent's memory that we may write to. */
 typedef struct kvf_remote_region {
@@ -45,6 +55,16 @@ struct kvf_agent {
     kvf_binding *binding; /* of the latest request */
     kvf_incoming *incoming;
     unsigned deliveries;
+    uint64_t highest_epoch; /* of its requests: none at or below it is news */
+    bool unflushed; /* a write to it ended without a flush: nothing can be acknowledged any more */
+    kvf_room_memory used; /* room ids, of a stock agent */
+    /* Letters to it, where it is kvferry. */
+    kvf_link link;
+    char host[KVF_HOST_MAX]; /* where it listens; "" where it doesn't */
+    uint16_t port;
+    kvf_letter_kept *letters; /* that wait for the connection, oldest first */
+    size_t letter_count;
+    bool connected;
     kvf_agent *prev; /* among the dead */
     kvf_agent *next;
     UT_hash_handle by_name;
@@ -57,7 +77,8 @@ struct kvf_incoming {
     kvf_sender *sender; /* NULL while held */
     kvf_held *held;     /* NULL once taken */
     kvf_binding *binding;
-    uint32_t *pages; /* destination pages, checked; NULL until bound and for dummies */
+    uint32_t *pages;  /* destination pages, checked; NULL until bound and for dummies */
+    bool stop_wanted; /* its decode gave the room up, and waits to hear that nothing is under way */
     kvf_incoming *agent_prev;
     kvf_incoming *agent_next;
     kvf_incoming *prev; /* in its room, open or held */
@@ -76,6 +97,18 @@ struct kvf_held {
     kvf_held *next;
     UT_hash_handle by_room;
 };
+
+/* letters_prefill.c */
+void kvf_letters_init(kvf_agent *agent);
+void kvf_letters_free(kvf_agent *agent);
+/* Where the agent listens, as its latest request says. */
+void kvf_letters_address(kvf_agent *agent, const kvf_request *request);
+void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice *frames,
+                      size_t count);
+/* Tells the request's decode, if it can be told, that the room has failed here. */
+void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_error *error);
+/* Nothing of the request is under way any more, nor will be. */
+void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request);
 
 /* One chunk on its way to one destination. */
 struct kvf_delivery {

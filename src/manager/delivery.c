@@ -15,6 +15,8 @@ static void end_delivery(kvf_delivery *delivery, kvf_status status)
         (void)atomic_fetch_add_explicit(&sender->room.bytes, delivery->transfer.bytes_posted,
                                         memory_order_relaxed);
     }
+    if (!delivery->transfer.flushed)
+        agent->unflushed = true;
     kvf_uncount(manager, KVF_COUNT_TRANSFERS, 1);
     DL_DELETE(sender->deliveries, delivery);
     free(delivery);
@@ -55,17 +57,21 @@ static void plan(kvf_delivery *delivery, const kvf_call *chunk, uint32_t chunk_i
     kvf_transfer *transfer = &delivery->transfer;
     kvf_writes_begin(&transfer->parts[0].writes, binding->spans, binding->span_count, chunk->pages,
                      incoming->pages + first_page, chunk->page_count);
-    add_notice(
-        delivery, &transfer->parts[0],
-        &(kvf_notice){
-            .kind = KVF_NOTICE_CHUNK, .room = sender->room.id, .chunk = chunk_index, .last = last});
+    add_notice(delivery, &transfer->parts[0],
+               &(kvf_notice){.kind = KVF_NOTICE_CHUNK,
+                             .room = sender->room.id,
+                             .epoch = incoming->request.epoch,
+                             .chunk = chunk_index,
+                             .last = last});
     transfer->part_count = 1;
     if (!last)
         return;
     kvf_writes_begin(&transfer->parts[1].writes, binding->aux_spans, binding->aux_span_count,
                      &sender->aux_slot, &incoming->request.aux_slot, 1);
     add_notice(delivery, &transfer->parts[1],
-               &(kvf_notice){.kind = KVF_NOTICE_AUX, .room = sender->room.id});
+               &(kvf_notice){.kind = KVF_NOTICE_AUX,
+                             .room = sender->room.id,
+                             .epoch = incoming->request.epoch});
     transfer->part_count = 2;
 }
 

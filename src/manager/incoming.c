@@ -6,12 +6,7 @@
 
 static void drop(kvf_manager *manager, const kvf_error *error)
 {
-    kvf_count(manager, KVF_COUNT_MESSAGES_DROPPED, 1);
-    uint64_t count = kvf_counter_value(manager, KVF_COUNT_MESSAGES_DROPPED);
-    if (error != NULL && kvf_worth_logging(count))
-        kvf_log_warning(&manager->settings.log,
-                        "a control message was dropped, the %llu. so far: %s",
-                        (unsigned long long)count, error->text);
+    kvf_drop_message(manager, error == NULL ? NULL : error->text);
 }
 
 /* ---- Incoming ----------------------------------------------------------------------------------- */
@@ -67,9 +62,14 @@ static void leave_held(kvf_manager *manager, kvf_incoming *incoming)
     incoming->held = NULL;
 }
 
+/* Nothing is written for the request any more, and nothing was that could not be acknowledged. */
 void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
 {
     kvf_held *held = incoming->held;
+    if (incoming->stop_wanted && manager->engine != NULL)
+        kvf_letters_stopped(incoming->agent, &incoming->request);
+    if (incoming->sender != NULL && incoming->request.epoch == 0)
+        (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
     if (held != NULL) {
         leave_held(manager, incoming);
         drop_held_if_empty(manager, held);
@@ -188,6 +188,7 @@ static void give(kvf_sender *sender, kvf_incoming *incoming)
     kvf_manager *manager = sender->room.manager;
     kvf_error error;
     if (bind(sender, incoming, &error) != KVF_OK) {
+        kvf_letters_failed(incoming->agent, &incoming->request, &error);
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
         kvf_incoming_free(manager, incoming);
         return;
@@ -250,6 +251,7 @@ static void hold(kvf_manager *manager, kvf_incoming *incoming)
                       manager->held_bytes, (unsigned long long)manager->settings.max_held_bytes);
     if (held == NULL) {
         drop(manager, &error);
+        kvf_letters_failed(incoming->agent, &incoming->request, &error);
         kvf_incoming_free(manager, incoming);
         return;
     }
@@ -300,6 +302,17 @@ void kvf_incoming_take_held(kvf_sender *sender)
     }
 }
 
+static void tell_expired(const kvf_held *held)
+{
+    kvf_error error;
+    kvf_error_set(&error, KVF_TIMEOUT, "nobody opened a sender within hold_timeout");
+    kvf_incoming *incoming;
+    DL_FOREACH(held->incoming, incoming)
+    {
+        kvf_letters_failed(incoming->agent, &incoming->request, &error);
+    }
+}
+
 static void free_held(kvf_manager *manager, kvf_held *held)
 {
     free(held->refusal);
@@ -324,6 +337,7 @@ void kvf_held_timer(kvf_timer *timer, uint64_t now)
                      "room %llu: nobody opened a sender within hold_timeout",
                      (unsigned long long)manager->held_queue->room);
         kvf_count(manager, KVF_COUNT_REQUESTS_EXPIRED, 1);
+        tell_expired(manager->held_queue);
         free_held(manager, manager->held_queue);
     }
 }
@@ -363,6 +377,7 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
         kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
                       (unsigned long long)request->room);
         drop(manager, &error);
+        kvf_letters_failed(agent, request, &error);
         return;
     }
     kvf_incoming *incoming = new_incoming(agent, request);
@@ -379,6 +394,27 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
     kvf_sender_release(sender);
 }
 
+/* A kvferry agent's requests carry growing epochs: what doesn't grow is a repetition, perhaps of a request that has
+ * been given up since. A stock agent's have none; an id whose room has ended would be written to the pages
+ * of that room. */
+static bool is_news(kvf_agent *agent, const kvf_request *request, kvf_error *error)
+{
+    if (request->epoch == 0) {
+        if (!kvf_room_memory_has(&agent->used, request->room))
+            return true;
+        kvf_error_set(error, KVF_BUSY, "room %llu of agent %s has ended, and its id can't be told",
+                      (unsigned long long)request->room, agent->name);
+        return false;
+    }
+    if (request->epoch <= agent->highest_epoch) {
+        kvf_error_set(error, KVF_PROTOCOL, "agent %s repeats an old request for room %llu",
+                      agent->name, (unsigned long long)request->room);
+        return false;
+    }
+    agent->highest_epoch = request->epoch;
+    return true;
+}
+
 void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
 {
     kvf_manager *manager = user;
@@ -392,6 +428,10 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
         drop(manager, &error);
         return;
     }
+    if (kvf_letter_is_one(frames, count)) {
+        kvf_letters_take(manager, connection, frames, count);
+        return;
+    }
     if (kvf_request_decode(manager->profile, frames, count, &request, &refusal, &error) != KVF_OK) {
         if (refusal.room_known)
             refuse(manager, refusal.room, &error);
@@ -403,5 +443,10 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
         refuse(manager, request.room, &error);
         return;
     }
+    if (!is_news(agent, &request, &error)) {
+        drop(manager, &error);
+        return;
+    }
+    kvf_letters_address(agent, &request);
     take(manager, &request, agent);
 }

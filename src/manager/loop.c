@@ -1,6 +1,6 @@
 /* The event loop: one thread, asleep in epoll unless something has happened, working in slices so that
  * nothing waits behind a big room. */
-#include "manager/manager.h"
+#include "manager/link.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,11 +47,10 @@ static bool run_calls(kvf_manager *manager)
 
 static bool run_control(kvf_manager *manager)
 {
-    if (manager->role == KVF_DECODE)
-        return kvf_ranks_process(manager);
+    bool more = kvf_links_process(manager);
     if (manager->pull_busy)
         manager->pull_busy = kvf_control_pull_process(manager->pull);
-    return manager->pull_busy;
+    return more || manager->pull_busy;
 }
 
 static void run_client(kvf_manager *manager)
@@ -73,7 +72,9 @@ static bool slice(kvf_manager *manager)
     more |= kvf_timers_run(&manager->timers, manager->now, SLICE_TIMERS);
     if (manager->dead_agents != NULL)
         kvf_agents_reap(manager);
-    return more || manager->busy_ranks != NULL;
+    if (manager->reap_receivers)
+        kvf_receivers_reap(manager);
+    return more || manager->busy_links != NULL;
 }
 
 static void mark(kvf_manager *manager, void *tag)
@@ -83,7 +84,7 @@ static void mark(kvf_manager *manager, void *tag)
     else if (tag == manager->pull)
         manager->pull_busy = true;
     else if (tag != manager && tag != manager->engine)
-        kvf_rank_attend(tag);
+        ((kvf_watch *)tag)->ready(tag);
 }
 
 static uint64_t next_deadline(const kvf_manager *manager)

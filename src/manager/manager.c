@@ -1,6 +1,6 @@
 /* Opening and closing a manager, waiting for its events, its statistics. */
 #include "manager/agent.h"
-#include "manager/rank.h"
+#include "manager/inbox.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -36,7 +36,11 @@ static kvf_status take_settings(kvf_manager *manager, const kvf_settings *settin
     manager->profile = kvf_profile_at((size_t)own->profile);
     manager->flavour =
         own->nixl_flavour == 0 ? manager->profile->flavour : (kvf_flavour)own->nixl_flavour;
-    manager->timeouts = (kvf_room_timeouts){own->bootstrap_timeout, own->waiting_timeout};
+    manager->timeouts = (kvf_room_timeouts){
+        .bootstrap = own->bootstrap_timeout,
+        .waiting = own->waiting_timeout,
+        .fence = own->fence_timeout,
+    };
     manager->server_policy =
         (kvf_lookup_policy){own->retry_interval, (uint32_t)own->http_attempts, false};
     manager->rank_policy =
@@ -73,11 +77,18 @@ static kvf_status register_buffers(kvf_manager *manager, const char *what,
     return KVF_OK;
 }
 
+/* Nobody is told of the engine's own inbox. */
+static void notified_unasked(void *user, kvf_slice payload)
+{
+    (void)payload;
+    kvf_count(user, KVF_COUNT_NOTIFICATIONS, 1);
+    kvf_drop_notification(user, "it came to an address that no peer was told");
+}
+
 static kvf_status open_engine(kvf_manager *manager, kvf_error *error)
 {
-    kvf_engine_callbacks callbacks = {.user = manager,
-                                      .notified = kvf_receiver_notified,
-                                      .peer_failed = kvf_agent_transport_failed};
+    kvf_engine_callbacks callbacks = {
+        .user = manager, .notified = notified_unasked, .peer_failed = kvf_agent_transport_failed};
     kvf_status status =
         kvf_engine_open(&manager->settings, manager->flavour, &callbacks, &manager->engine, error);
     if (status != KVF_OK)
@@ -94,54 +105,19 @@ static kvf_status open_engine(kvf_manager *manager, kvf_error *error)
     return status;
 }
 
-/* KV regions are labelled and numbered as the profile's peers expect, whatever the memory is. */
-static kvf_status build_metadata(const kvf_manager *manager, bool portable, kvf_bytes *blob,
-                                 kvf_error *error)
-{
-    const kvf_pool *pool = &manager->pool;
-    const kvf_engine_operations *operations = manager->engine->operations;
-    kvf_slice (*key_of)(const kvf_engine *, uint32_t) =
-        portable ? operations->portable_region_key : operations->region_key;
-    size_t count = pool->buffer_count + pool->aux_count;
-    kvf_descriptor *descriptors = calloc(count, sizeof *descriptors);
-    if (descriptors == NULL)
-        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for the agent's metadata");
-    for (size_t i = 0; i < count; i++) {
-        bool is_aux = i >= pool->buffer_count;
-        const kvf_buffer *buffer = is_aux ? &pool->aux[i - pool->buffer_count] : &pool->buffers[i];
-        descriptors[i] = (kvf_descriptor){.base = buffer->base,
-                                          .length = buffer->length,
-                                          .device = is_aux ? 0 : pool->device,
-                                          .kind = is_aux ? manager->profile->aux_kind
-                                                         : manager->profile->buffer_kind,
-                                          .key = key_of(manager->engine, (uint32_t)i)};
-    }
-    kvf_metadata metadata = {.agent_name = kvf_slice_of(manager->agent_name),
-                             .worker_address = operations->address(manager->engine),
-                             .descriptors = descriptors,
-                             .descriptor_count = count};
-    kvf_status status = kvf_metadata_encode(&metadata, manager->flavour, blob, error);
-    free(descriptors);
-    return status;
-}
-
-static kvf_status build_both_metadata(kvf_manager *manager, kvf_error *error)
-{
-    kvf_status status = build_metadata(manager, false, &manager->metadata, error);
-    return status == KVF_OK ? build_metadata(manager, true, &manager->portable_metadata, error)
-                            : status;
-}
-
+/* Decode listens only to kvferry peers' letters; with extensions off there are none. */
 static kvf_status open_control(kvf_manager *manager, kvf_error *error)
 {
     kvf_status status = kvf_control_open(&manager->settings, &manager->control, error);
-    if (status != KVF_OK || manager->role == KVF_DECODE)
+    if (status != KVF_OK || (manager->role == KVF_DECODE && manager->settings.extensions == 0))
         return status;
     const char *host = manager->settings.control_address[0] != '\0'
                            ? manager->settings.control_address
                            : manager->host;
     kvf_control_pull_callbacks callbacks = {
-        .user = manager, .message = kvf_incoming_message, .gone = kvf_agent_connection_gone};
+        .user = manager,
+        .message = manager->role == KVF_PREFILL ? kvf_incoming_message : kvf_letters_message,
+        .gone = kvf_agent_connection_gone};
     status = kvf_control_pull_open(manager->control, host, (uint16_t)manager->settings.control_port,
                                    &callbacks, &manager->pull, error);
     if (status != KVF_OK)
@@ -212,9 +188,9 @@ static kvf_status build(kvf_manager *manager, const kvf_layout *layout,
         (status = join_timers(manager, error)) == KVF_OK &&
         (status = open_engine(manager, error)) == KVF_OK &&
         (status = open_control(manager, error)) == KVF_OK &&
-        (status = open_client(manager, error)) == KVF_OK && manager->role == KVF_DECODE)
-        status = build_both_metadata(manager, error);
-    return status == KVF_OK ? start_thread(manager, error) : status;
+        (status = open_client(manager, error)) == KVF_OK)
+        status = start_thread(manager, error);
+    return status;
 }
 
 /* ---- Closing ------------------------------------------------------------------------------------- */
@@ -243,7 +219,11 @@ static void free_receivers(kvf_manager *manager)
         HASH_DELETE(by_id, manager->rooms, room);
         kvf_receiver_free((kvf_receiver *)room);
     }
+    while (manager->fencing != NULL)
+        kvf_receiver_free(manager->fencing);
     kvf_ranks_free(manager);
+    kvf_servers_free(manager);
+    kvf_inboxes_free(manager);
 }
 
 static void close_descriptor(int descriptor)
@@ -269,15 +249,24 @@ static void destroy(kvf_manager *manager)
     if (manager->control != NULL)
         kvf_control_close(manager->control);
     kvf_timers_free(&manager->timers);
-    kvf_bytes_free(&manager->metadata);
-    kvf_bytes_free(&manager->portable_metadata);
     kvf_bytes_free(&manager->pointers);
     kvf_pool_free(&manager->pool);
     close_descriptor(manager->epoll_fd);
     close_descriptor(manager->event_fd);
     close_descriptor(manager->wake_fd);
+    pthread_cond_destroy(&manager->settled);
     pthread_mutex_destroy(&manager->lock);
     free(manager);
+}
+
+/* On the clock that isn't set. */
+static void init_condition(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 kvf_status kvf_manager_open(kvf_manager **manager, kvf_role role, const kvf_layout *layout,
@@ -296,6 +285,7 @@ kvf_status kvf_manager_open(kvf_manager **manager, kvf_role role, const kvf_layo
     opened->role = role;
     opened->wake_fd = opened->event_fd = opened->epoll_fd = -1;
     pthread_mutex_init(&opened->lock, NULL);
+    init_condition(&opened->settled);
     kvf_error error;
     if (build(opened, layout, settings, &error) != KVF_OK) {
         destroy(opened);
@@ -350,14 +340,8 @@ uint16_t kvf_manager_port(const kvf_manager *manager)
     return manager->port;
 }
 
-kvf_status kvf_manager_statistics(kvf_manager *manager, kvf_statistics *statistics)
+static void read_counters(kvf_manager *manager, kvf_statistics *statistics)
 {
-    if (manager == NULL || statistics == NULL || statistics->size < sizeof *statistics)
-        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
-                                  "kvf_manager_statistics: set size to sizeof(kvf_statistics)");
-    pthread_mutex_lock(&manager->lock);
-    statistics->rooms_open = HASH_CNT(by_id, manager->rooms);
-    pthread_mutex_unlock(&manager->lock);
     uint64_t *const fields[KVF_COUNTERS] = {
         [KVF_COUNT_ROOMS_OPENED] = &statistics->rooms_opened,
         [KVF_COUNT_ROOMS_SUCCEEDED] = &statistics->rooms_succeeded,
@@ -375,8 +359,26 @@ kvf_status kvf_manager_statistics(kvf_manager *manager, kvf_statistics *statisti
         [KVF_COUNT_BYTES] = &statistics->bytes_written,
         [KVF_COUNT_TRANSFERS] = &statistics->transfers_active,
         [KVF_COUNT_REGISTERED] = &statistics->registered,
+        [KVF_COUNT_ROOMS_FENCING] = &statistics->rooms_fencing,
+        [KVF_COUNT_ROOMS_RELEASED] = &statistics->rooms_released,
     };
     for (size_t i = 0; i < KVF_COUNTERS; i++)
         *fields[i] = kvf_counter_value(manager, (kvf_counter)i);
+}
+
+/* A caller built against an earlier version has a shorter struct, and gets as much as it knows. */
+kvf_status kvf_manager_statistics(kvf_manager *manager, kvf_statistics *statistics)
+{
+    kvf_statistics all = {.size = sizeof all};
+    if (manager == NULL || statistics == NULL || statistics->size < sizeof statistics->size)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
+                                  "kvf_manager_statistics: set size to sizeof(kvf_statistics)");
+    pthread_mutex_lock(&manager->lock);
+    all.rooms_open = HASH_CNT(by_id, manager->rooms);
+    pthread_mutex_unlock(&manager->lock);
+    read_counters(manager, &all);
+    if (statistics->size < all.size)
+        all.size = statistics->size;
+    memcpy(statistics, &all, all.size);
     return KVF_OK;
 }

@@ -35,6 +35,14 @@ typedef struct kvf_delivery kvf_delivery;
 typedef struct kvf_server kvf_server;
 typedef struct kvf_rank kvf_rank;
 typedef struct kvf_target kvf_target;
+typedef struct kvf_inbox kvf_inbox;
+typedef struct kvf_link kvf_link;
+typedef struct kvf_watch kvf_watch;
+
+/* What epoll tells of a descriptor that isn't one of the manager's own few. */
+struct kvf_watch {
+    void (*ready)(kvf_watch *watch);
+};
 
 /* ---- Calls: what API threads ask of the loop --------------------------------------------------- */
 
@@ -65,9 +73,10 @@ struct kvf_room {
     void *user;
 
     /* Published by the loop, read by anybody. The machine's error text is complete before `state` says
-     * KVF_FAILED, and doesn't change afterwards. */
+     * KVF_FAILED, and doesn't change afterwards. The first two are what kvf_*_view() points to. */
     atomic_uchar state;
     atomic_uchar safety;
+    atomic_uchar proof;
     atomic_uint status;
     atomic_uint_least64_t bytes;
 
@@ -116,7 +125,7 @@ struct kvf_receiver {
     kvf_receiver_machine machine;
     kvf_call *expect;
     kvf_server *server; /* while its sizes are awaited */
-    kvf_receiver *prev; /* among those who wait for it */
+    kvf_receiver *prev; /* among those who wait for it; later, among the fencing */
     kvf_receiver *next;
     kvf_target *targets; /* the first is the real one */
     uint32_t target_count;
@@ -124,6 +133,7 @@ struct kvf_receiver {
     uint32_t required; /* decode ranks that report to each target */
     uint32_t steps;    /* of the machine; tells a nested step */
     bool all_aux;
+    bool lingers;   /* among the fencing */
     char address[]; /* of the bootstrap server */
 };
 
@@ -146,6 +156,8 @@ typedef enum kvf_counter {
     KVF_COUNT_BYTES,
     KVF_COUNT_TRANSFERS,
     KVF_COUNT_REGISTERED,
+    KVF_COUNT_ROOMS_FENCING,
+    KVF_COUNT_ROOMS_RELEASED,
     KVF_COUNTERS
 } kvf_counter;
 
@@ -169,11 +181,9 @@ struct kvf_manager {
     kvf_room_timeouts timeouts;
     kvf_lookup_policy server_policy;
     kvf_lookup_policy rank_policy;
-    char agent_name[KVF_AGENT_NAME_MAX + 1];
-    char host[KVF_HOST_MAX];     /* what peers are told */
-    uint16_t port;               /* the bound control port; 0: none */
-    kvf_bytes metadata;          /* our agent's, for kvferry peers; decode only */
-    kvf_bytes portable_metadata; /* the same for others, of whose UCX nothing is known */
+    char agent_name[KVF_AGENT_NAME_MAX + 1]; /* prefill's; each inbox of decode has its own */
+    char host[KVF_HOST_MAX];                 /* what peers are told */
+    uint16_t port;                           /* the bound control port; 0: none */
     kvf_bytes
         pointers; /* bases of our buffers, then of our aux buffers, as the request carries them */
     pthread_t thread;
@@ -183,7 +193,8 @@ struct kvf_manager {
 
     /* Guarded by `lock`. */
     pthread_mutex_t lock;
-    kvf_room *rooms; /* by id */
+    pthread_cond_t settled; /* a room's pages aren't in use any more */
+    kvf_room *rooms;        /* by id */
     kvf_room *events;
     kvf_call *calls;
     kvf_call *calls_tail;
@@ -211,9 +222,13 @@ struct kvf_manager {
     size_t held_bytes;
     kvf_timer held_timer;
     /* decode */
-    kvf_server *servers; /* by address */
-    kvf_rank *ranks;     /* by address, group and rank */
-    kvf_rank *busy_ranks;
+    kvf_server *servers;   /* by address */
+    kvf_rank *ranks;       /* by address, group and rank */
+    kvf_inbox *inboxes;    /* by agent name */
+    kvf_receiver *fencing; /* closed, but a write to their pages may still come */
+    bool reap_receivers;   /* some of them are over */
+    /* both */
+    kvf_link *busy_links;
 };
 
 /* Counters. */
@@ -233,6 +248,7 @@ void kvf_call_queue(kvf_call *call); /* the manager's lock must be held */
 kvf_call *kvf_calls_take(kvf_manager *manager);
 void kvf_wake(kvf_manager *manager);
 int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity);
+kvf_safety kvf_room_wait(kvf_room *room, int timeout_ms);
 void kvf_room_abort(kvf_room *room);
 void kvf_room_close(kvf_room *room);
 /* Loop: makes the machine's state visible and pends an event. */
@@ -242,6 +258,10 @@ void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes);
 void *kvf_loop_run(void *manager);
 kvf_status kvf_loop_watch(kvf_manager *manager, int descriptor, void *tag, kvf_error *error);
 void kvf_loop_forget(kvf_manager *manager, int descriptor);
+
+/* What is received but means nothing: counted, and logged now and then. */
+void kvf_drop_message(kvf_manager *manager, const char *why);
+void kvf_drop_notification(kvf_manager *manager, const char *why);
 
 /* sender.c, loop side */
 void kvf_sender_call(kvf_sender *sender, kvf_call *call);
@@ -281,14 +301,16 @@ void kvf_agents_free(kvf_manager *manager);
 void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call);
 void kvf_receiver_feed(kvf_receiver *receiver, const kvf_receiver_event *event);
 void kvf_receiver_timer(kvf_timer *timer, uint64_t now);
-void kvf_receiver_notified(void *manager, kvf_slice payload);
 void kvf_receiver_free(kvf_receiver *receiver);
+/* Frees closed rooms whose pages are given back; not from inside their callbacks. */
+void kvf_receivers_reap(kvf_manager *manager);
 void kvf_receiver_sizes_known(kvf_receiver *receiver, const kvf_route_topology *topology);
 void kvf_receiver_fail(kvf_receiver *receiver, const kvf_error *error);
 /* Sends what has not been sent of the room's requests; again when a connection is writable. */
 void kvf_receiver_request(kvf_receiver *receiver);
+void kvf_receiver_prove(kvf_receiver *receiver, kvf_proof proof);
 
-/* rank.c: prefill servers and their ranks, as decode sees them */
+/* server.c, rank.c: prefill servers and their ranks, as decode sees them */
 struct kvf_target {
     kvf_receiver *receiver;
     kvf_rank *rank;
@@ -296,17 +318,32 @@ struct kvf_target {
     kvf_target *next;
     bool ready;
     bool requested;
+    bool abort_wanted; /* the rank is to be told that the room was given up */
+    kvf_inbox
+        *inbox; /* that the request named, from when it was sent until nothing can come any more */
+    uint64_t key; /* in there: the request's epoch, or the room's id at a stock peer */
+    UT_hash_handle by_key;
 };
 void kvf_server_wait(kvf_receiver *receiver);
 void kvf_server_leave(kvf_receiver *receiver);
+/* The server's sizes may have changed with its restart: ask again next time. */
+void kvf_server_forget(kvf_manager *manager, const char *address, size_t length);
+void kvf_servers_free(kvf_manager *manager);
 kvf_status kvf_rank_join(kvf_target *target, uint32_t dp_group, uint32_t tp_rank, kvf_error *error);
 void kvf_rank_leave(kvf_target *target);
 void kvf_rank_request(kvf_target *target);
+/* What is missing, if a room waits for a server or a rank; NULL otherwise. */
 const kvf_error *kvf_rank_problem(const kvf_receiver *receiver);
 bool kvf_rank_is_extended(const kvf_rank *rank);
-bool kvf_ranks_process(kvf_manager *manager);
-void kvf_rank_attend(kvf_rank *rank);
 void kvf_ranks_free(kvf_manager *manager);
+
+/* fence.c: proving that nobody writes to a failed room's pages any more */
+void kvf_fence_begin(kvf_receiver *receiver);
+/* The deadline is about to pass: what can still be done. */
+void kvf_fence_end(kvf_receiver *receiver);
+
+/* letters.c: what kvferry peers tell each other */
+void kvf_letters_message(void *manager, uint64_t connection, const kvf_slice *frames, size_t count);
 
 /* registration.c */
 void kvf_registration_start(kvf_manager *manager);

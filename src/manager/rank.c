@@ -1,179 +1,10 @@
-/* Prefill servers and their ranks, as decode sees them: looked up over HTTP, connected, forgotten on failure. */
+/* Prefill ranks as decode sees them: looked up over HTTP, connected, forgotten on failure. */
 #include "manager/rank.h"
+#include "manager/inbox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* ---- Servers: the sizes -------------------------------------------------------------------------- */
-
-static void server_feed(kvf_server *server, kvf_lookup_event_kind kind, const kvf_error *error);
-
-static void server_answered(void *user, const kvf_bootstrap_answer *answer)
-{
-    kvf_server *server = user;
-    server->call = NULL;
-    server->topology = answer->topology;
-    if (answer->outcome == KVF_BOOTSTRAP_ANSWERED)
-        server_feed(server, KVF_LOOKUP_ANSWERED, NULL);
-    else if (answer->outcome == KVF_BOOTSTRAP_NOT_YET)
-        server_feed(server, KVF_LOOKUP_NOT_YET, &answer->error);
-    else
-        server_feed(server, KVF_LOOKUP_FAILED, &answer->error);
-}
-
-static void server_ask(kvf_server *server)
-{
-    kvf_error error;
-    if (kvf_bootstrap_get_topology(server->manager->client, server->address, server_answered,
-                                   server, &server->call, &error) != KVF_OK) {
-        server->call = NULL;
-        server_feed(server, KVF_LOOKUP_FAILED, &error);
-    }
-}
-
-/* Tells all who wait, one by one; each leaves the list before it is told. */
-static void server_tell(kvf_server *server, const kvf_error *error)
-{
-    kvf_receiver *waiting = server->waiting;
-    server->waiting = NULL;
-    while (waiting != NULL) {
-        kvf_receiver *receiver = waiting;
-        DL_DELETE(waiting, receiver);
-        receiver->server = NULL;
-        if (error != NULL)
-            kvf_receiver_fail(receiver, error);
-        else
-            kvf_receiver_sizes_known(receiver, &server->topology);
-    }
-}
-
-static void server_feed(kvf_server *server, kvf_lookup_event_kind kind, const kvf_error *error)
-{
-    kvf_actions actions = {.count = 0};
-    kvf_lookup_event event = {.kind = kind, .wanted = server->waiting != NULL, .error = error};
-    kvf_lookup_machine_step(&server->machine, &event, server->manager->now, &actions);
-    for (size_t i = 0; i < actions.count; i++) {
-        switch (actions.items[i].kind) {
-        case KVF_ACTION_ASK:
-            server_ask(server);
-            break;
-        case KVF_ACTION_TIMER:
-            kvf_timers_set(&server->manager->timers, &server->timer, actions.items[i].deadline);
-            break;
-        case KVF_ACTION_READY:
-            server_tell(server, NULL);
-            break;
-        case KVF_ACTION_GIVE_UP:
-            server_tell(server, &server->machine.problem);
-            break;
-        default:
-            break;
-        }
-    }
-}
-
-static void server_timer(kvf_timer *timer, uint64_t now)
-{
-    (void)now;
-    kvf_server *server = (kvf_server *)((char *)timer - offsetof(kvf_server, timer));
-    server_feed(server, KVF_LOOKUP_TIMER, NULL);
-}
-
-static void free_server(kvf_server *server)
-{
-    HASH_DELETE(by_address, server->manager->servers, server);
-    if (server->call != NULL)
-        kvf_bootstrap_cancel(server->call);
-    kvf_timers_leave(&server->manager->timers, &server->timer);
-    free(server);
-}
-
-static kvf_server *new_server(kvf_manager *manager, const char *address)
-{
-    size_t length = strlen(address);
-    kvf_server *server = calloc(1, sizeof *server + length + 1);
-    if (server == NULL || !kvf_timers_join(&manager->timers)) {
-        free(server);
-        return NULL;
-    }
-    server->manager = manager;
-    server->timer.fire = server_timer;
-    memcpy(server->address, address, length + 1);
-    kvf_lookup_machine_init(&server->machine, &manager->server_policy);
-    unsigned before = HASH_CNT(by_address, manager->servers);
-    HASH_ADD(by_address, manager->servers, address, length, server);
-    if (HASH_CNT(by_address, manager->servers) == before) {
-        kvf_timers_leave(&manager->timers, &server->timer);
-        free(server);
-        return NULL;
-    }
-    return server;
-}
-
-static kvf_server *find_server(kvf_manager *manager, const char *address, size_t length)
-{
-    kvf_server *server = NULL;
-    HASH_FIND(by_address, manager->servers, address, length, server);
-    return server;
-}
-
-/* Makes room for one more by forgetting a server that nobody waits for. */
-static void forget_a_server(kvf_manager *manager)
-{
-    kvf_server *server;
-    kvf_server *next;
-    HASH_ITER(by_address, manager->servers, server, next)
-    {
-        if (server->waiting == NULL) {
-            free_server(server);
-            return;
-        }
-    }
-}
-
-void kvf_server_wait(kvf_receiver *receiver)
-{
-    kvf_manager *manager = receiver->room.manager;
-    kvf_error error;
-    kvf_server *server = find_server(manager, receiver->address, strlen(receiver->address));
-    if (server == NULL) {
-        if (HASH_CNT(by_address, manager->servers) >= manager->settings.max_peers)
-            forget_a_server(manager);
-        if (HASH_CNT(by_address, manager->servers) < manager->settings.max_peers)
-            server = new_server(manager, receiver->address);
-    }
-    if (server == NULL) {
-        kvf_error_set(&error, KVF_LIMIT,
-                      "too many prefill servers (setting max_peers), or no memory");
-        kvf_receiver_fail(receiver, &error);
-        return;
-    }
-    if (server->machine.state == KVF_LOOKUP_READY) {
-        kvf_receiver_sizes_known(receiver, &server->topology);
-        return;
-    }
-    DL_APPEND(server->waiting, receiver);
-    receiver->server = server;
-    server_feed(server, KVF_LOOKUP_WANTED, NULL);
-}
-
-void kvf_server_leave(kvf_receiver *receiver)
-{
-    if (receiver->server == NULL)
-        return;
-    DL_DELETE(receiver->server->waiting, receiver);
-    receiver->server = NULL;
-}
-
-/* The server's sizes may have changed with its restart: ask again next time. */
-static void server_forget(kvf_rank *rank)
-{
-    kvf_server *server = find_server(rank->manager, rank->key, rank->address_length);
-    if (server != NULL && server->waiting == NULL && server->call == NULL)
-        free_server(server);
-}
-
-/* ---- Ranks: where, and the connection ------------------------------------------------------------ */
+#include <unistd.h>
 
 static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);
 
@@ -195,7 +26,7 @@ static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
     rank->call = NULL;
     /* A rank that isn't there may mean that the server has been restarted with other sizes. */
     if (answer->outcome != KVF_BOOTSTRAP_ANSWERED)
-        server_forget(rank);
+        kvf_server_forget(rank->manager, rank->key, rank->address_length);
     if (answer->outcome == KVF_BOOTSTRAP_ANSWERED) {
         rank->where = answer->rank;
         if (rank->manager->settings.peer_extensions != 0)
@@ -220,82 +51,72 @@ static void rank_ask(kvf_rank *rank)
     }
 }
 
-static void push_connected(void *user)
+static kvf_rank *rank_of(kvf_link *link)
 {
-    rank_feed(user, KVF_LOOKUP_CONNECTED, NULL);
+    return (kvf_rank *)((char *)link - offsetof(kvf_rank, link));
 }
 
-static void push_gone(void *user, const char *text)
+static void forget_process(kvf_rank *rank)
 {
-    kvf_rank *rank = user;
+    if (rank->process.exit_fd >= 0)
+        (void)close(rank->process.exit_fd);
+    rank->process = (kvf_peer_process){.local = false, .exit_fd = -1};
+}
+
+static void connected(kvf_link *link)
+{
+    kvf_rank *rank = rank_of(link);
+    forget_process(rank);
+    rank->process = kvf_control_push_peer(link->push);
+    rank_feed(rank, KVF_LOOKUP_CONNECTED, NULL);
+}
+
+/* What a peer wrote before its end counts: it is taken in before anybody fails for the end. */
+static void take_in_what_arrived(kvf_manager *manager)
+{
+    enum { ROUNDS = 32 };
+    bool more = true;
+    for (int i = 0; i < ROUNDS && more; i++)
+        more = manager->engine->operations->progress(manager->engine, KVF_MILLISECOND);
+}
+
+/* The rooms fail first, and are then told what the closed inboxes prove. */
+static void gone(kvf_link *link, const char *text)
+{
+    kvf_rank *rank = rank_of(link);
     char where[KVF_ADDRESS_MAX];
     kvf_format_address(rank->where.rank_ip, rank->where.rank_port, where);
     kvf_error error;
     kvf_error_set(&error, KVF_PEER_GONE, "prefill rank %u of %.*s at %s: %s", rank->tp_rank,
                   (int)rank->address_length, rank->key, where, text);
-    rank->push_over = true;
-    server_forget(rank);
+    take_in_what_arrived(rank->manager);
+    kvf_server_forget(rank->manager, rank->key, rank->address_length);
     rank_feed(rank, KVF_LOOKUP_GONE, &error);
+    kvf_inboxes_close(rank);
+    kvf_room_memory_free(&rank->used);
+    forget_process(rank);
 }
 
 /* Sends what was put off, in order. */
-static void push_writable(void *user)
+static void writable(kvf_link *link)
 {
-    kvf_rank *rank = user;
+    kvf_rank *rank = rank_of(link);
     kvf_target *target;
     kvf_target *next;
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
-        if (target->ready && !target->requested && target->receiver->machine.requested)
+        if (target->abort_wanted)
+            kvf_fence_begin(target->receiver);
+        else if (target->ready && !target->requested && target->receiver->machine.requested)
             kvf_receiver_request(target->receiver);
     }
 }
 
-void kvf_rank_attend(kvf_rank *rank)
-{
-    if (rank->busy)
-        return;
-    rank->busy = true;
-    DL_APPEND(rank->manager->busy_ranks, rank);
-}
-
-static void close_push(kvf_rank *rank)
-{
-    if (rank->push == NULL)
-        return;
-    for (size_t i = 0; i < rank->descriptor_count; i++)
-        kvf_loop_forget(rank->manager, rank->descriptors[i]);
-    rank->descriptor_count = 0;
-    kvf_control_push_close(rank->push);
-    rank->push = NULL;
-    rank->push_over = false;
-}
-
-static kvf_status open_push(kvf_rank *rank, kvf_error *error)
-{
-    kvf_manager *manager = rank->manager;
-    kvf_control_push_callbacks callbacks = {
-        .user = rank, .connected = push_connected, .writable = push_writable, .gone = push_gone};
-    kvf_status status =
-        kvf_control_push_open(manager->control, rank->where.rank_ip, rank->where.rank_port,
-                              manager->settings.heartbeat_timeout, &callbacks, &rank->push, error);
-    if (status != KVF_OK)
-        return status;
-    rank->descriptor_count = kvf_control_push_descriptors(rank->push, rank->descriptors);
-    for (size_t i = 0; status == KVF_OK && i < rank->descriptor_count; i++)
-        status = kvf_loop_watch(manager, rank->descriptors[i], rank, error);
-    kvf_rank_attend(rank);
-    if (status != KVF_OK)
-        close_push(rank);
-    return status;
-}
-
 static void rank_connect(kvf_rank *rank)
 {
-    rank->connect = false;
-    close_push(rank);
     kvf_error error;
-    if (open_push(rank, &error) != KVF_OK)
+    rank->connect = false;
+    if (kvf_link_open(&rank->link, rank->where.rank_ip, rank->where.rank_port, &error) != KVF_OK)
         rank_feed(rank, KVF_LOOKUP_GONE, &error);
 }
 
@@ -363,7 +184,7 @@ static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_erro
             break;
         case KVF_ACTION_CONNECT:
             rank->connect = true;
-            kvf_rank_attend(rank);
+            kvf_link_attend(&rank->link);
             break;
         case KVF_ACTION_TIMER:
             kvf_timers_set(&rank->manager->timers, &rank->timer, actions.items[i].deadline);
@@ -382,7 +203,7 @@ static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_erro
         }
     }
     if (rank->targets == NULL)
-        kvf_rank_attend(rank);
+        kvf_link_attend(&rank->link);
 }
 
 static void rank_timer(kvf_timer *timer, uint64_t now)
@@ -396,20 +217,22 @@ static void free_rank(kvf_rank *rank)
 {
     kvf_manager *manager = rank->manager;
     HASH_DELETE(by_key, manager->ranks, rank);
-    if (rank->busy)
-        DL_DELETE(manager->busy_ranks, rank);
     if (rank->call != NULL)
         kvf_bootstrap_cancel(rank->call);
-    close_push(rank);
+    kvf_link_close(&rank->link);
+    if (manager->engine != NULL)
+        kvf_inboxes_close(rank);
+    kvf_room_memory_free(&rank->used);
+    forget_process(rank);
     kvf_timers_leave(&manager->timers, &rank->timer);
     kvf_uncount(manager, KVF_COUNT_PEERS, 1);
     free(rank);
 }
 
-/* Nobody needs it, and it holds nothing worth keeping. Only outside its own callbacks. */
+/* Nobody needs it, and it holds nothing worth keeping. */
 static bool is_spent(const kvf_rank *rank)
 {
-    return rank->targets == NULL && !rank->busy &&
+    return rank->targets == NULL && !rank->link.busy &&
            (rank->machine.state == KVF_LOOKUP_IDLE || rank->machine.state == KVF_LOOKUP_PAUSING);
 }
 
@@ -419,12 +242,24 @@ static void forget_a_rank(kvf_manager *manager)
     kvf_rank *next;
     HASH_ITER(by_key, manager->ranks, rank, next)
     {
-        if (rank->targets == NULL && !rank->busy) {
+        if (rank->targets == NULL && !rank->link.busy) {
             free_rank(rank);
             return;
         }
     }
 }
+
+/* What the link's callbacks asked for is done here, where none of them is running. */
+static void attended(kvf_link *link)
+{
+    kvf_rank *rank = rank_of(link);
+    if (rank->connect)
+        rank_connect(rank);
+    if (is_spent(rank))
+        free_rank(rank);
+}
+
+static const kvf_link_callbacks link_callbacks = {connected, writable, gone, attended};
 
 static kvf_rank *new_rank(kvf_manager *manager, const char *key, size_t address_length,
                           uint32_t dp_group, uint32_t tp_rank)
@@ -437,6 +272,9 @@ static kvf_rank *new_rank(kvf_manager *manager, const char *key, size_t address_
     }
     rank->manager = manager;
     rank->timer.fire = rank_timer;
+    rank->process.exit_fd = -1;
+    kvf_link_init(&rank->link, manager, &link_callbacks);
+    kvf_room_memory_init(&rank->used, (uint32_t)manager->settings.remembered_rooms);
     rank->dp_group = dp_group;
     rank->tp_rank = tp_rank;
     rank->address_length = address_length;
@@ -484,11 +322,13 @@ void kvf_rank_leave(kvf_target *target)
     if (target->rank == NULL)
         return;
     kvf_rank *rank = target->rank;
+    kvf_inbox_remove(target);
     target->rank = NULL;
+    target->abort_wanted = false;
     DL_DELETE(rank->targets, target);
-    /* The push may be in the middle of a callback: it is looked at again later. */
+    /* The link may be in the middle of a callback: it is looked at again later. */
     if (rank->targets == NULL)
-        kvf_rank_attend(rank);
+        kvf_link_attend(&rank->link);
 }
 
 bool kvf_rank_is_extended(const kvf_rank *rank)
@@ -506,17 +346,16 @@ const kvf_error *kvf_rank_problem(const kvf_receiver *receiver)
     return NULL;
 }
 
-static void fill_request(const kvf_receiver *receiver, bool is_real, bool extended, kvf_slice pages,
-                         kvf_request *request)
+static void fill_request(const kvf_receiver *receiver, const kvf_inbox *inbox, bool is_real,
+                         kvf_slice pages, kvf_request *request)
 {
     const kvf_manager *manager = receiver->room.manager;
     *request = (kvf_request){
         .room = receiver->room.id,
         .host = kvf_slice_of(manager->host),
         .port = manager->port,
-        .agent_name = kvf_slice_of(manager->agent_name),
-        .agent_metadata =
-            kvf_bytes_slice(extended ? &manager->metadata : &manager->portable_metadata),
+        .agent_name = kvf_slice_of(inbox->agent_name),
+        .agent_metadata = kvf_bytes_slice(&inbox->metadata),
         .buffers = {manager->pointers.data, 8 * manager->pool.buffer_count},
         .aux = {manager->pointers.data + 8 * manager->pool.buffer_count,
                 8 * manager->pool.aux_count},
@@ -525,81 +364,96 @@ static void fill_request(const kvf_receiver *receiver, bool is_real, bool extend
         .aux_slot = receiver->expect->aux_slot,
         .device = manager->pool.device,
         .required = receiver->required,
-        .extended = extended,
+        .extended = inbox->extended,
+        .epoch = inbox->last_epoch,
     };
-    if (extended)
-        request->extensions =
-            KVF_EXTENSION_ALL_AUX | (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
+    if (inbox->extended)
+        request->extensions = KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
+                              (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
 }
 
-void kvf_rank_request(kvf_target *target)
+static kvf_status send_request(kvf_target *target, const kvf_inbox *inbox, bool *put_off,
+                               kvf_error *error)
 {
     kvf_receiver *receiver = target->receiver;
-    kvf_rank *rank = target->rank;
+    const kvf_profile *profile = receiver->room.manager->profile;
     bool is_real = target == &receiver->targets[0];
     kvf_bytes pages = {0};
     if (is_real)
-        kvf_request_pages_encode(rank->manager->profile, receiver->expect->pages,
-                                 receiver->expect->page_count, &pages);
+        kvf_request_pages_encode(profile, receiver->expect->pages, receiver->expect->page_count,
+                                 &pages);
     kvf_request request;
     kvf_message message;
-    kvf_error error;
-    bool put_off = false;
-    fill_request(receiver, is_real, kvf_rank_is_extended(rank), kvf_bytes_slice(&pages), &request);
-    kvf_request_encode(rank->manager->profile, &request, &message);
+    fill_request(receiver, inbox, is_real, kvf_bytes_slice(&pages), &request);
+    kvf_request_encode(profile, &request, &message);
     kvf_status status = pages.failed
-                            ? kvf_error_set(&error, KVF_NO_MEMORY, "no memory for a request")
-                            : kvf_control_push_send(rank->push, message.frames, message.frame_count,
-                                                    &put_off, &error);
+                            ? kvf_error_set(error, KVF_NO_MEMORY, "no memory for a request")
+                            : kvf_link_send(&target->rank->link, message.frames,
+                                            message.frame_count, put_off, error);
     kvf_bytes_free(&pages);
-    kvf_rank_attend(rank);
+    return status;
+}
+
+/* A stock rank can't tell a new room from an old one of the same id: it would write to the old one's pages. */
+static kvf_status check_unused(const kvf_rank *rank, uint64_t room, kvf_error *error)
+{
+    if (kvf_rank_is_extended(rank) || !kvf_room_memory_has(&rank->used, room))
+        return KVF_OK;
+    return kvf_error_set(error, KVF_BUSY,
+                         "room %llu was used before with prefill rank %u of %.*s, which is not "
+                         "kvferry and can't tell the two apart; the router must choose another id "
+                         "(setting remembered_rooms)",
+                         (unsigned long long)room, rank->tp_rank, (int)rank->address_length,
+                         rank->key);
+}
+
+/* The room's notices are looked for from before the request leaves. */
+static kvf_status disclose(kvf_target *target, kvf_inbox *inbox, bool *put_off, kvf_error *error)
+{
+    kvf_receiver *receiver = target->receiver;
+    kvf_rank *rank = target->rank;
+    kvf_status status = check_unused(rank, receiver->room.id, error);
     if (status != KVF_OK)
-        kvf_receiver_fail(receiver, &error);
-    else
-        target->requested = !put_off;
+        return status;
+    if (!kvf_inbox_add(inbox, target, inbox->extended ? inbox->last_epoch : receiver->room.id))
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a request");
+    status = send_request(target, inbox, put_off, error);
+    if (status != KVF_OK || *put_off)
+        kvf_inbox_remove(target);
+    else if (!inbox->extended)
+        (void)kvf_room_memory_add(&rank->used, receiver->room.id);
+    return status;
 }
 
-/* ---- Loop ---------------------------------------------------------------------------------------- */
-
-/* What a push's callbacks asked for is done here, where none of them is running. */
-static bool process(kvf_rank *rank)
+/* Only the real rank writes; the others learn that they needn't. */
+void kvf_rank_request(kvf_target *target)
 {
-    bool more = rank->push != NULL && !rank->push_over && kvf_control_push_process(rank->push);
-    if (rank->push_over)
-        close_push(rank);
-    if (rank->connect)
-        rank_connect(rank);
-    return more || rank->connect || rank->push_over;
-}
-
-bool kvf_ranks_process(kvf_manager *manager)
-{
-    kvf_rank *list = manager->busy_ranks;
-    manager->busy_ranks = NULL;
-    while (list != NULL) {
-        kvf_rank *rank = list;
-        DL_DELETE(list, rank);
-        rank->busy = false;
-        if (process(rank))
-            kvf_rank_attend(rank);
-        else if (is_spent(rank))
-            free_rank(rank);
+    kvf_receiver *receiver = target->receiver;
+    bool is_real = target == &receiver->targets[0];
+    bool put_off = false;
+    kvf_error error;
+    kvf_inbox *inbox = kvf_inbox_of(target->rank, &error);
+    kvf_status status = inbox == NULL ? error.status : KVF_OK;
+    if (inbox != NULL) {
+        inbox->last_epoch++;
+        status = is_real ? disclose(target, inbox, &put_off, &error)
+                         : send_request(target, inbox, &put_off, &error);
     }
-    return manager->busy_ranks != NULL;
+    if (status != KVF_OK) {
+        kvf_receiver_fail(receiver, &error);
+        return;
+    }
+    target->requested = !put_off;
+    if (is_real && target->requested)
+        kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_DISCLOSED});
 }
 
 void kvf_ranks_free(kvf_manager *manager)
 {
     kvf_rank *rank;
-    kvf_rank *next_rank;
-    HASH_ITER(by_key, manager->ranks, rank, next_rank)
+    kvf_rank *next;
+    HASH_ITER(by_key, manager->ranks, rank, next)
     {
         free_rank(rank);
-    }
-    kvf_server *server;
-    kvf_server *next_server;
-    HASH_ITER(by_address, manager->servers, server, next_server)
-    {
-        free_server(server);
     }
 }

@@ -2,7 +2,8 @@
 #ifndef KVF_MANAGER_RANK_H
 #define KVF_MANAGER_RANK_H
 
-#include "manager/manager.h"
+#include "manager/link.h"
+#include "room/memory.h"
 
 /* A prefill server, known by its bootstrap server's address. */
 struct kvf_server {
@@ -25,15 +26,12 @@ struct kvf_rank {
     uint32_t dp_group;
     uint32_t tp_rank;
     kvf_route_rank where;
-    kvf_control_push *push;
-    bool push_over;      /* close it when its callbacks have returned */
-    bool connect;        /* open a new one after that */
-    kvf_target *targets; /* of rooms that need this rank */
-    bool busy;           /* in the list of ranks whose push must be processed */
-    kvf_rank *prev;
-    kvf_rank *next;
-    int descriptors[2];
-    size_t descriptor_count;
+    kvf_link link;
+    bool connect;             /* open the link when no callback of it is running */
+    kvf_peer_process process; /* who is at its other end */
+    kvf_inbox *inbox;         /* what requests name; NULL until the first one */
+    kvf_room_memory used;     /* room ids; of a stock rank, since it was connected */
+    kvf_target *targets;      /* of rooms that need this rank */
     UT_hash_handle by_key;
     size_t address_length;
     char key[]; /* address, then "|group|rank" */

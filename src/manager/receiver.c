@@ -116,6 +116,23 @@ kvf_safety kvf_receiver_safety(const kvf_receiver *receiver)
     return (kvf_safety)atomic_load_explicit(&receiver->room.safety, memory_order_acquire);
 }
 
+kvf_proof kvf_receiver_proof(const kvf_receiver *receiver)
+{
+    bool safe = kvf_receiver_safety(receiver) == KVF_PAGES_SAFE;
+    return safe ? (kvf_proof)atomic_load_explicit(&receiver->room.proof, memory_order_relaxed)
+                : KVF_PROOF_NONE;
+}
+
+const uint8_t *kvf_receiver_view(const kvf_receiver *receiver)
+{
+    return (const uint8_t *)&receiver->room.state;
+}
+
+kvf_safety kvf_receiver_wait(kvf_receiver *receiver, int timeout_ms)
+{
+    return kvf_room_wait(&receiver->room, timeout_ms);
+}
+
 const char *kvf_receiver_failure_text(const kvf_receiver *receiver)
 {
     return kvf_receiver_poll(receiver) == KVF_FAILED ? receiver->machine.outcome.error.text : "";
@@ -176,11 +193,20 @@ void kvf_receiver_request(kvf_receiver *receiver)
     }
 }
 
-static void leave_everything(kvf_receiver *receiver)
+/* Everything but the rank that may be writing. */
+static void leave_lookups(kvf_receiver *receiver)
 {
     kvf_server_leave(receiver);
     for (uint32_t i = 0; i < receiver->target_count; i++)
-        kvf_rank_leave(&receiver->targets[i]);
+        if (receiver->targets[i].inbox == NULL)
+            kvf_rank_leave(&receiver->targets[i]);
+}
+
+static void leave_everything(kvf_receiver *receiver)
+{
+    leave_lookups(receiver);
+    if (receiver->target_count > 0)
+        kvf_rank_leave(&receiver->targets[0]);
 }
 
 static void carry_out(kvf_receiver *receiver, const kvf_action *action)
@@ -192,6 +218,15 @@ static void carry_out(kvf_receiver *receiver, const kvf_action *action)
         break;
     case KVF_ACTION_REQUEST:
         kvf_receiver_request(receiver);
+        break;
+    case KVF_ACTION_STOP:
+        leave_lookups(receiver);
+        break;
+    case KVF_ACTION_FENCE:
+        kvf_fence_begin(receiver);
+        break;
+    case KVF_ACTION_LEAVE:
+        leave_everything(receiver);
         break;
     case KVF_ACTION_PUBLISH:
         kvf_room_publish(room, &receiver->machine.outcome,
@@ -210,12 +245,13 @@ void kvf_receiver_feed(kvf_receiver *receiver, const kvf_receiver_event *event)
     bool meant = kvf_receiver_machine_step(&receiver->machine, event, manager->now, &actions);
     if (event->kind == KVF_RECEIVER_NOTICE && !meant)
         kvf_count(manager, KVF_COUNT_NOTIFICATIONS_DROPPED, 1);
-    /* Sending may fail at once: then a nested step has said all there is to say. */
-    uint32_t step = ++receiver->steps;
+    /* Sending may fail at once: then a nested step has said all there is to say. One that asked for nothing
+     * leaves the rest to us. */
+    uint32_t step = actions.count > 0 ? ++receiver->steps : receiver->steps;
     for (size_t i = 0; i < actions.count && receiver->steps == step; i++)
         carry_out(receiver, &actions.items[i]);
-    if (kvf_outcome_is_final(&receiver->machine.outcome))
-        leave_everything(receiver);
+    if (receiver->lingers && kvf_outcome_is_settled(&receiver->machine.outcome))
+        manager->reap_receivers = true;
 }
 
 void kvf_receiver_fail(kvf_receiver *receiver, const kvf_error *error)
@@ -223,10 +259,17 @@ void kvf_receiver_fail(kvf_receiver *receiver, const kvf_error *error)
     kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_FAILED, .error = error});
 }
 
+void kvf_receiver_prove(kvf_receiver *receiver, kvf_proof proof)
+{
+    kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_PROVEN, .proof = proof});
+}
+
 void kvf_receiver_timer(kvf_timer *timer, uint64_t now)
 {
     (void)now;
     kvf_receiver *receiver = (kvf_receiver *)((char *)timer - offsetof(kvf_receiver, room.timer));
+    if (kvf_outcome_is_final(&receiver->machine.outcome))
+        kvf_fence_end(receiver);
     kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_TIMER,
                                                       .error = kvf_rank_problem(receiver)});
 }
@@ -280,6 +323,29 @@ static void open_room(kvf_receiver *receiver)
     kvf_server_wait(receiver);
 }
 
+/* A closed room into whose pages something may still be written stays until that is over. */
+static void close_room(kvf_receiver *receiver)
+{
+    if (kvf_outcome_is_settled(&receiver->machine.outcome)) {
+        kvf_receiver_free(receiver);
+        return;
+    }
+    receiver->lingers = true;
+    DL_APPEND(receiver->room.manager->fencing, receiver);
+}
+
+void kvf_receivers_reap(kvf_manager *manager)
+{
+    kvf_receiver *receiver;
+    kvf_receiver *next;
+    manager->reap_receivers = false;
+    DL_FOREACH_SAFE(manager->fencing, receiver, next)
+    {
+        if (kvf_outcome_is_settled(&receiver->machine.outcome))
+            kvf_receiver_free(receiver);
+    }
+}
+
 void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call)
 {
     switch (call->kind) {
@@ -296,7 +362,7 @@ void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call)
         break;
     case KVF_CALL_CLOSE:
         kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_ABORTED});
-        kvf_receiver_free(receiver);
+        close_room(receiver);
         break;
     case KVF_CALL_SEND:
         free(call);
@@ -304,40 +370,11 @@ void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call)
     }
 }
 
-static void drop_notification(kvf_manager *manager, const char *why)
-{
-    kvf_count(manager, KVF_COUNT_NOTIFICATIONS_DROPPED, 1);
-    uint64_t count = kvf_counter_value(manager, KVF_COUNT_NOTIFICATIONS_DROPPED);
-    if (kvf_worth_logging(count))
-        kvf_log_info(&manager->settings.log, "a notification was dropped, the %llu. so far: %s",
-                     (unsigned long long)count, why);
-}
-
-void kvf_receiver_notified(void *user, kvf_slice payload)
-{
-    kvf_manager *manager = user;
-    kvf_receiver_event event = {.kind = KVF_RECEIVER_NOTICE};
-    kvf_notice notice;
-    kvf_slice text;
-    kvf_error error;
-    kvf_count(manager, KVF_COUNT_NOTIFICATIONS, 1);
-    if (kvf_notice_payload_decode(payload, &event.agent_name, &text, &error) != KVF_OK ||
-        kvf_notice_parse(text, &notice, &error) != KVF_OK) {
-        drop_notification(manager, error.text);
-        return;
-    }
-    kvf_room *room = manager->role == KVF_DECODE ? kvf_room_find(manager, notice.room) : NULL;
-    if (room == NULL || !room->opened) {
-        drop_notification(manager, "no such room is open");
-        return;
-    }
-    event.notice = &notice;
-    kvf_receiver_feed((kvf_receiver *)room, &event);
-}
-
 void kvf_receiver_free(kvf_receiver *receiver)
 {
     leave_everything(receiver);
+    if (receiver->lingers)
+        DL_DELETE(receiver->room.manager->fencing, receiver);
     if (receiver->room.opened)
         kvf_timers_leave(&receiver->room.manager->timers, &receiver->room.timer);
     kvf_receiver_machine_free(&receiver->machine);

@@ -1,6 +1,7 @@
 /* The rooms table, the queue of calls and the list of events: all that API threads and the loop share. */
 #include "manager/manager.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,25 @@ bool kvf_worth_logging(uint64_t count)
     return (count & (count - 1)) == 0;
 }
 
+void kvf_drop_message(kvf_manager *manager, const char *why)
+{
+    kvf_count(manager, KVF_COUNT_MESSAGES_DROPPED, 1);
+    uint64_t count = kvf_counter_value(manager, KVF_COUNT_MESSAGES_DROPPED);
+    if (why != NULL && kvf_worth_logging(count))
+        kvf_log_warning(&manager->settings.log,
+                        "a control message was dropped, the %llu. so far: %s",
+                        (unsigned long long)count, why);
+}
+
+void kvf_drop_notification(kvf_manager *manager, const char *why)
+{
+    kvf_count(manager, KVF_COUNT_NOTIFICATIONS_DROPPED, 1);
+    uint64_t count = kvf_counter_value(manager, KVF_COUNT_NOTIFICATIONS_DROPPED);
+    if (kvf_worth_logging(count))
+        kvf_log_info(&manager->settings.log, "a notification was dropped, the %llu. so far: %s",
+                     (unsigned long long)count, why);
+}
+
 static void signal_descriptor(int descriptor)
 {
     uint64_t one = 1;
@@ -50,6 +70,7 @@ static void prepare(kvf_room *room, kvf_manager *manager, uint64_t id,
     room->user = options == NULL ? NULL : options->user;
     atomic_init(&room->state, KVF_BOOTSTRAPPING);
     atomic_init(&room->safety, KVF_PAGES_IN_USE);
+    atomic_init(&room->proof, KVF_PROOF_NONE);
     atomic_init(&room->status, KVF_OK);
     atomic_init(&room->bytes, 0);
     room->open_call = (kvf_call){.room = room, .kind = KVF_CALL_OPEN};
@@ -179,8 +200,42 @@ void kvf_room_close(kvf_room *room)
     pthread_mutex_unlock(&manager->lock);
 }
 
+static kvf_poll published_state(const kvf_room *room)
+{
+    return (kvf_poll)atomic_load_explicit(&room->state, memory_order_acquire);
+}
+
+static kvf_safety published_safety(const kvf_room *room)
+{
+    return (kvf_safety)atomic_load_explicit(&room->safety, memory_order_acquire);
+}
+
+static bool is_settled(const kvf_room *room)
+{
+    kvf_poll state = published_state(room);
+    return (state == KVF_FAILED || state == KVF_SUCCESS) &&
+           published_safety(room) != KVF_PAGES_IN_USE;
+}
+
+kvf_safety kvf_room_wait(kvf_room *room, int timeout_ms)
+{
+    kvf_manager *manager = room->manager;
+    struct timespec until = kvf_clock_timespec(
+        timeout_ms < 0 ? KVF_NEVER
+                       : kvf_clock_after(kvf_clock_now(), (uint64_t)timeout_ms * KVF_MILLISECOND));
+    pthread_mutex_lock(&manager->lock);
+    bool more = true;
+    while (more && !is_settled(room))
+        more = pthread_cond_timedwait(&manager->settled, &manager->lock, &until) != ETIMEDOUT;
+    pthread_mutex_unlock(&manager->lock);
+    return published_safety(room);
+}
+
 static void count_end(kvf_room *room, const kvf_outcome *outcome)
 {
+    kvf_poll before = published_state(room);
+    if (before == KVF_FAILED || before == KVF_SUCCESS)
+        return; /* only the safety has changed */
     if (outcome->state == KVF_SUCCESS)
         kvf_count(room->manager, KVF_COUNT_ROOMS_SUCCEEDED, 1);
     if (outcome->state != KVF_FAILED)
@@ -190,6 +245,22 @@ static void count_end(kvf_room *room, const kvf_outcome *outcome)
     kvf_log_line(&room->manager->settings.log, level, "room %llu failed (%s): %s",
                  (unsigned long long)room->id, kvf_status_name(outcome->error.status),
                  outcome->error.text);
+}
+
+static void count_fencing(kvf_room *room, const kvf_outcome *outcome, bool was_fencing)
+{
+    bool fencing = outcome->state == KVF_FAILED && outcome->safety == KVF_PAGES_IN_USE;
+    if (fencing && !was_fencing)
+        kvf_count(room->manager, KVF_COUNT_ROOMS_FENCING, 1);
+    if (was_fencing && !fencing)
+        kvf_uncount(room->manager, KVF_COUNT_ROOMS_FENCING, 1);
+    if (outcome->safety != KVF_PAGES_RELEASED)
+        return;
+    kvf_count(room->manager, KVF_COUNT_ROOMS_RELEASED, 1);
+    kvf_log_line(&room->manager->settings.log, KVF_LOG_WARNING,
+                 "room %llu: its pages are given back after fence_timeout without a proof that "
+                 "nothing touches them any more",
+                 (unsigned long long)room->id);
 }
 
 /* Large writes over shared memory hang or are lost between UCX before 1.19 and newer ones; neither side
@@ -212,13 +283,19 @@ static void suspect_old_ucx(const kvf_manager *manager, kvf_outcome *outcome)
 void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes)
 {
     kvf_manager *manager = room->manager;
-    suspect_old_ucx(manager, outcome);
+    bool was_fencing = published_state(room) == KVF_FAILED;
+    if (!was_fencing)
+        suspect_old_ucx(manager, outcome);
     count_end(room, outcome);
+    count_fencing(room, outcome, was_fencing);
     atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&room->status, (unsigned)outcome->error.status, memory_order_relaxed);
-    atomic_store_explicit(&room->safety, (unsigned char)outcome->safety, memory_order_relaxed);
+    atomic_store_explicit(&room->proof, (unsigned char)outcome->proof, memory_order_relaxed);
     atomic_store_explicit(&room->state, (unsigned char)outcome->state, memory_order_release);
+    atomic_store_explicit(&room->safety, (unsigned char)outcome->safety, memory_order_release);
     pthread_mutex_lock(&manager->lock);
+    if (is_settled(room))
+        pthread_cond_broadcast(&manager->settled);
     if (room->in_table && !room->event_pending) {
         room->event_pending = true;
         if (manager->events == NULL)
@@ -237,7 +314,8 @@ static void fill_event(kvf_event *event, kvf_room *room)
     event->state = atomic_load_explicit(&room->state, memory_order_acquire);
     event->bytes = atomic_load_explicit(&room->bytes, memory_order_relaxed);
     event->status = atomic_load_explicit(&room->status, memory_order_relaxed);
-    event->safety = atomic_load_explicit(&room->safety, memory_order_relaxed);
+    event->safety = atomic_load_explicit(&room->safety, memory_order_acquire);
+    event->proof = atomic_load_explicit(&room->proof, memory_order_relaxed);
 }
 
 int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity)

@@ -1,5 +1,5 @@
 /* The prefill side of a room: the public calls, and what the loop does for them. */
-#include "manager/manager.h"
+#include "manager/agent.h"
 
 #include <stdlib.h>
 
@@ -148,6 +148,23 @@ kvf_safety kvf_sender_safety(const kvf_sender *sender)
     return (kvf_safety)atomic_load_explicit(&sender->room.safety, memory_order_acquire);
 }
 
+kvf_proof kvf_sender_proof(const kvf_sender *sender)
+{
+    bool safe = kvf_sender_safety(sender) == KVF_PAGES_SAFE;
+    return safe ? (kvf_proof)atomic_load_explicit(&sender->room.proof, memory_order_relaxed)
+                : KVF_PROOF_NONE;
+}
+
+const uint8_t *kvf_sender_view(const kvf_sender *sender)
+{
+    return (const uint8_t *)&sender->room.state;
+}
+
+kvf_safety kvf_sender_wait(kvf_sender *sender, int timeout_ms)
+{
+    return kvf_room_wait(&sender->room, timeout_ms);
+}
+
 const char *kvf_sender_failure_text(const kvf_sender *sender)
 {
     return kvf_sender_poll(sender) == KVF_FAILED ? sender->machine.outcome.error.text : "";
@@ -159,6 +176,17 @@ void kvf_sender_close(kvf_sender *sender)
 }
 
 /* ---- Loop --------------------------------------------------------------------------------------- */
+
+/* Who gave the room up itself hears that it is over instead. */
+static void tell_failed(kvf_sender *sender)
+{
+    kvf_incoming *incoming;
+    DL_FOREACH(sender->incoming, incoming)
+    {
+        if (!incoming->stop_wanted)
+            kvf_letters_failed(incoming->agent, &incoming->request, &sender->machine.outcome.error);
+    }
+}
 
 static void carry_out(kvf_sender *sender, const kvf_action *action)
 {
@@ -172,6 +200,7 @@ static void carry_out(kvf_sender *sender, const kvf_action *action)
         break;
     case KVF_ACTION_STOP:
         kvf_deliveries_cancel(sender);
+        tell_failed(sender);
         break;
     case KVF_ACTION_PUBLISH:
         kvf_room_publish(room, &sender->machine.outcome,
@@ -287,6 +316,7 @@ void kvf_sender_release(kvf_sender *sender)
         linger(sender);
         return;
     }
+    kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_DRAINED});
     free_chunks(sender);
     while (sender->incoming != NULL)
         kvf_incoming_free(sender->room.manager, sender->incoming);

@@ -1,0 +1,41 @@
+/* Decode: letters from kvferry prefills. A letter counts only for a request that this side made, which its agent name
+ * and epoch prove: both are random, and told to that prefill alone. */
+#include "manager/inbox.h"
+#include "wire/letter.h"
+
+static void room_failed(kvf_target *target, const kvf_letter *letter)
+{
+    const kvf_rank *rank = target->rank;
+    kvf_error error;
+    kvf_error_set(&error, KVF_PEER_FAILED, "prefill rank %u of %.*s: %s: %.*s", rank->tp_rank,
+                  (int)rank->address_length, rank->key, kvf_status_name(letter->status),
+                  (int)letter->text.length, (const char *)letter->text.data);
+    kvf_receiver_fail(target->receiver, &error);
+}
+
+void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
+{
+    (void)connection;
+    kvf_manager *manager = user;
+    kvf_letter letter;
+    kvf_error error;
+    kvf_count(manager, KVF_COUNT_MESSAGES, 1);
+    if (!kvf_letter_is_one(frames, count)) {
+        kvf_drop_message(manager, "a decode takes only letters of kvferry peers");
+        return;
+    }
+    if (kvf_letter_decode(frames, count, &letter, &error) != KVF_OK) {
+        kvf_drop_message(manager, error.text);
+        return;
+    }
+    kvf_inbox *inbox = kvf_inbox_find(manager, letter.agent_name);
+    kvf_target *target = inbox == NULL ? NULL : kvf_inbox_target(inbox, letter.epoch, letter.room);
+    if (target == NULL)
+        kvf_drop_message(manager, NULL); /* usual: the room has ended meanwhile */
+    else if (letter.kind == KVF_LETTER_FAILED)
+        room_failed(target, &letter);
+    else if (letter.kind == KVF_LETTER_STOPPED)
+        kvf_receiver_prove(target->receiver, KVF_PROOF_ACKNOWLEDGED);
+    else
+        kvf_drop_message(manager, "a letter of an unknown kind");
+}

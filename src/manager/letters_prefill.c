@@ -1,0 +1,201 @@
+/* Prefill: letters from kvferry decodes, who give rooms up, and to them: a room has failed here; nothing of a room
+ * that was given up is under way any more. */
+#include "manager/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The way there ------------------------------------------------------------------------------- */
+
+static kvf_agent *agent_of(kvf_link *link)
+{
+    return (kvf_agent *)((char *)link - offsetof(kvf_agent, link));
+}
+
+static void drop_letters(kvf_agent *agent)
+{
+    while (agent->letters != NULL) {
+        kvf_letter_kept *kept = agent->letters;
+        DL_DELETE(agent->letters, kept);
+        free(kept);
+    }
+    agent->letter_count = 0;
+}
+
+/* False when it has to wait. What can't be sent at all is dropped: the connection will be lost. */
+static bool send_letter(kvf_agent *agent, const kvf_letter *letter)
+{
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_error error;
+    bool put_off = false;
+    kvf_letter_encode(letter, head, frames);
+    (void)kvf_link_send(&agent->link, frames, KVF_LETTER_FRAMES, &put_off, &error);
+    return !put_off;
+}
+
+static void send_waiting(kvf_link *link)
+{
+    kvf_agent *agent = agent_of(link);
+    agent->connected = true;
+    while (agent->letters != NULL && send_letter(agent, &agent->letters->letter)) {
+        kvf_letter_kept *kept = agent->letters;
+        DL_DELETE(agent->letters, kept);
+        agent->letter_count--;
+        free(kept);
+    }
+}
+
+/* Whether the agent lives is told by the connection it opened to us. Without ours it hears nothing, and its own
+ * deadlines end what it waits for; the next letter tries again. */
+static void gone(kvf_link *link, const char *text)
+{
+    kvf_agent *agent = agent_of(link);
+    agent->connected = false;
+    if (agent->letters != NULL)
+        kvf_log_warning(&agent->manager->settings.log,
+                        "%zu letters to decode agent %s are lost: %s", agent->letter_count,
+                        agent->name, text);
+    drop_letters(agent);
+}
+
+/* Opened here, as letters are written inside callbacks of all kinds. */
+static void attended(kvf_link *link)
+{
+    kvf_agent *agent = agent_of(link);
+    kvf_error error;
+    if (agent->letters == NULL || kvf_link_is_open(link))
+        return;
+    if (kvf_link_open(link, agent->host, agent->port, &error) != KVF_OK)
+        gone(link, error.text);
+}
+
+void kvf_letters_init(kvf_agent *agent)
+{
+    static const kvf_link_callbacks callbacks = {send_waiting, send_waiting, gone, attended};
+    kvf_link_init(&agent->link, agent->manager, &callbacks);
+}
+
+void kvf_letters_free(kvf_agent *agent)
+{
+    kvf_link_close(&agent->link);
+    drop_letters(agent);
+}
+
+void kvf_letters_address(kvf_agent *agent, const kvf_request *request)
+{
+    if (request->epoch == 0 || !kvf_slice_to_text(request->host, agent->host, sizeof agent->host))
+        agent->host[0] = '\0';
+    agent->port = request->port;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------- */
+
+static void keep_letter(kvf_agent *agent, const kvf_letter *letter)
+{
+    kvf_letter_kept *kept = agent->letter_count < agent->manager->settings.max_waiting_letters
+                                ? malloc(sizeof *kept)
+                                : NULL;
+    if (kept == NULL) {
+        kvf_log_warning(&agent->manager->settings.log,
+                        "a letter to decode agent %s is lost: max_waiting_letters or memory is "
+                        "used up",
+                        agent->name);
+        return;
+    }
+    kept->letter = *letter;
+    memcpy(kept->text, letter->text.data, letter->text.length);
+    kept->letter.text = (kvf_slice){(const uint8_t *)kept->text, letter->text.length};
+    kept->letter.agent_name = kvf_slice_of(agent->name);
+    DL_APPEND(agent->letters, kept);
+    agent->letter_count++;
+    kvf_link_attend(&agent->link);
+}
+
+static void write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_request *request,
+                         kvf_status status, const char *text)
+{
+    char plain[KVF_LETTER_TEXT_MAX];
+    size_t length = 0;
+    if (request->epoch == 0 || agent->dead || agent->host[0] == '\0' || agent->port == 0)
+        return;
+    /* Texts of the operating system may hold anything; a letter holds printable ASCII. */
+    for (; text[length] != '\0' && length < sizeof plain; length++)
+        plain[length] = text[length] >= ' ' && text[length] <= '~' ? text[length] : '?';
+    kvf_letter letter = {.kind = kind,
+                         .status = status,
+                         .room = request->room,
+                         .epoch = request->epoch,
+                         .agent_name = kvf_slice_of(agent->name),
+                         .text = {(const uint8_t *)plain, length}};
+    if (!agent->connected || agent->letters != NULL || !send_letter(agent, &letter))
+        keep_letter(agent, &letter);
+}
+
+void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_error *error)
+{
+    write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text);
+}
+
+void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request)
+{
+    if (!agent->unflushed)
+        write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------- */
+
+static kvf_incoming *find_incoming(const kvf_agent *agent, const kvf_letter *letter)
+{
+    kvf_incoming *incoming;
+    DL_FOREACH2(agent->incoming, incoming, agent_next)
+    {
+        if (incoming->request.epoch == letter->epoch && incoming->request.room == letter->room)
+            return incoming;
+    }
+    return NULL;
+}
+
+/* Answered when the request is freed: then nothing of it is under way. One that hasn't come can't any more,
+ * and one that is gone has ended. */
+static void stop(kvf_agent *agent, const kvf_letter *letter)
+{
+    kvf_manager *manager = agent->manager;
+    kvf_incoming *incoming = find_incoming(agent, letter);
+    kvf_error error;
+    if (letter->epoch > agent->highest_epoch)
+        agent->highest_epoch = letter->epoch;
+    if (incoming == NULL) {
+        kvf_letters_stopped(agent, &(kvf_request){.room = letter->room, .epoch = letter->epoch});
+        return;
+    }
+    incoming->stop_wanted = true;
+    kvf_sender *sender = incoming->sender;
+    if (sender == NULL) {
+        kvf_incoming_free(manager, incoming);
+        return;
+    }
+    kvf_error_set(&error, KVF_PEER_FAILED, "decode agent %s gave the room up: %.*s", agent->name,
+                  (int)letter->text.length, (const char *)letter->text.data);
+    kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                .agent_name = kvf_slice_of(agent->name),
+                                                .error = &error});
+    kvf_sender_release(sender);
+}
+
+void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice *frames,
+                      size_t count)
+{
+    kvf_letter letter;
+    kvf_error error;
+    kvf_agent *agent = NULL;
+    if (kvf_letter_decode(frames, count, &letter, &error) != KVF_OK) {
+        kvf_drop_message(manager, error.text);
+        return;
+    }
+    HASH_FIND(by_name, manager->agents, letter.agent_name.data, letter.agent_name.length, agent);
+    if (letter.kind != KVF_LETTER_ABORT || agent == NULL || agent->connection != connection)
+        kvf_drop_message(manager, "a letter of no kind this side takes, or not from who it names");
+    else
+        stop(agent, &letter);
+}
