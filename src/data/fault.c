@@ -266,6 +266,7 @@ static uint64_t release_held(fault_engine *engine)
         if (held->due == 0)
             continue;
         if (held->canceled) {
+            held->transfer->flushed = true; /* nothing of it was posted */
             finish(held, KVF_ABORTED, "the transfer was canceled");
             return now; /* done() may have changed the list */
         }

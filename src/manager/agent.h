@@ -57,7 +57,7 @@ struct kvf_agent {
     unsigned deliveries;
     uint64_t highest_epoch; /* of its requests: none at or below it is news */
     bool unflushed; /* a write to it ended without a flush: nothing can be acknowledged any more */
-    kvf_room_memory used; /* room ids, of a stock agent */
+    kvf_room_memory used; /* room ids of its requests that have ended */
     /* Letters to it, where it is kvferry. */
     kvf_link link;
     char host[KVF_HOST_MAX]; /* where it listens; "" where it doesn't */

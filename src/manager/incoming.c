@@ -68,7 +68,7 @@ void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
     kvf_held *held = incoming->held;
     if (incoming->stop_wanted && manager->engine != NULL)
         kvf_letters_stopped(incoming->agent, &incoming->request);
-    if (incoming->sender != NULL && incoming->request.epoch == 0)
+    if (incoming->sender != NULL)
         (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
     if (held != NULL) {
         leave_held(manager, incoming);
@@ -369,11 +369,23 @@ static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
     kvf_sender_release(sender);
 }
 
+/* A kvferry agent that had its part in the room that has ended asks for another one of that id. One that had none is
+ * late for it. */
+static bool is_for_the_next(const kvf_sender *ended, const kvf_agent *agent,
+                            const kvf_request *request)
+{
+    return request->epoch != 0 && (of_agent(ended->incoming, agent) != NULL ||
+                                   kvf_room_memory_has(&agent->used, request->room));
+}
+
 static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *agent)
 {
     kvf_sender *sender = open_sender(manager, request->room);
     kvf_error error;
-    if (sender != NULL && kvf_outcome_is_final(&sender->machine.outcome)) {
+    bool ended = sender != NULL && kvf_outcome_is_final(&sender->machine.outcome);
+    if (ended && is_for_the_next(sender, agent, request)) {
+        sender = NULL;
+    } else if (ended) {
         kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
                       (unsigned long long)request->room);
         drop(manager, &error);

@@ -1,0 +1,295 @@
+/* What a failed room's pages are worth: which proof is found, and how soon, between real managers. */
+#include "support/worker.h"
+
+#include "base/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 8 };
+
+typedef struct scene {
+    test_bootstrap bootstrap;
+    test_worker prefill;
+    test_worker decode;
+} scene;
+
+static scene one;
+
+static void start(const char *engine, const char *const *prefill, const char *const *decode)
+{
+    test_use_engine(engine);
+    test_bootstrap_open(&one.bootstrap);
+    test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.bootstrap.address, prefill);
+    test_worker_open(&one.decode, KVF_DECODE, NULL, one.bootstrap.address, decode);
+    test_worker_fill(&one.prefill);
+    test_worker_fill(&one.decode);
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    if (one.decode.manager != NULL)
+        test_worker_close(&one.decode);
+    if (one.prefill.manager != NULL)
+        test_worker_close(&one.prefill);
+    test_bootstrap_close(&one.bootstrap);
+    memset(&one, 0, sizeof one);
+    return 0;
+}
+
+static kvf_receiver *ask(uint64_t room, uint32_t first)
+{
+    uint32_t pages[PAGES];
+    for (uint32_t i = 0; i < PAGES; i++)
+        pages[i] = first + i;
+    kvf_receiver *receiver = test_receiver_open(&one.decode, one.bootstrap.address, room);
+    assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 1), KVF_OK);
+    return receiver;
+}
+
+static kvf_sender *give(uint64_t room)
+{
+    static const uint32_t pages[PAGES] = {7, 6, 5, 4, 3, 2, 1, 0};
+    kvf_sender *sender = test_sender_open(&one.prefill, room);
+    assert_int_equal(kvf_sender_expect(sender, PAGES, 1), KVF_OK);
+    assert_int_equal(kvf_sender_send(sender, pages, PAGES), KVF_OK);
+    return sender;
+}
+
+static void arrived(uint32_t first)
+{
+    for (uint32_t i = 0; i < PAGES; i++)
+        assert_true(test_page_arrived(&one.prefill, 7 - i, &one.decode, first + i));
+}
+
+static void untouched(uint32_t first)
+{
+    for (uint32_t i = 0; i < PAGES; i++)
+        assert_true(test_page_untouched(&one.decode, first + i));
+}
+
+static void proven(kvf_receiver *receiver, kvf_proof proof)
+{
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+    if (kvf_receiver_proof(receiver) != proof)
+        fail_msg("proven by %s, not %s", kvf_proof_name(kvf_receiver_proof(receiver)),
+                 kvf_proof_name(proof));
+    kvf_receiver_close(receiver);
+}
+
+/* ---- Between kvferry peers ------------------------------------------------------------------------ */
+
+static const char *const patient[] = {"fence_timeout", "60s", NULL};
+static const char *const stalling[] = {"fault", "transfer_stall=1", "fence_timeout", "60s", NULL};
+
+static void nobody_was_told(void **state)
+{
+    start(*state, patient, patient);
+    kvf_receiver *receiver = test_receiver_open(&one.decode, one.bootstrap.address, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_NEVER_DISCLOSED);
+}
+
+/* The request is held at the prefill, no sender is open: it is forgotten, and the room id is free at once. */
+static void an_abort_before_the_sender_is_acknowledged(void **state)
+{
+    start(*state, patient, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    assert_int_equal(test_statistics(&one.prefill).requests_held, 0);
+    receiver = ask(1, 16);
+    kvf_sender *sender = give(1);
+    test_receiver_ends(&one.decode, receiver, KVF_OK, NULL);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    arrived(16);
+    untouched(0);
+    proven(receiver, KVF_PROOF_COMPLETED);
+    kvf_sender_close(sender);
+}
+
+/* In the middle of a transfer: the prefill stops, its room fails with our reason, and the same id works. */
+static void an_abort_during_the_transfer_is_acknowledged(void **state)
+{
+    start(*state, stalling, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_wait_statistic(&one.prefill, transfers_active, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    test_sender_ends(&one.prefill, sender, KVF_PEER_FAILED, "gave the room up: aborted");
+    assert_int_equal(kvf_sender_wait(sender, -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_sender_proof(sender), KVF_PROOF_TRANSPORT_DONE);
+    kvf_sender_close(sender);
+    untouched(0);
+    receiver = ask(1, 16);
+    sender = give(1);
+    test_receiver_ends(&one.decode, receiver, KVF_OK, NULL);
+    arrived(16);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+}
+
+/* The decode hears why within a round trip, and has its proof. */
+static void a_senders_failure_is_told(void **state)
+{
+    start(*state, stalling, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_wait_statistic(&one.prefill, transfers_active, 1);
+    kvf_sender_abort(sender);
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "aborted by this side");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    assert_int_equal(kvf_sender_wait(sender, -1), KVF_PAGES_SAFE);
+    kvf_sender_close(sender);
+}
+
+static void a_mismatch_is_told(void **state)
+{
+    static const uint32_t page = 3;
+    start(*state, patient, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = test_sender_open(&one.prefill, 1);
+    assert_int_equal(kvf_sender_expect(sender, 1, 1), KVF_OK);
+    (void)kvf_sender_send(sender, &page, 1);
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "mismatch");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    kvf_sender_close(sender);
+    untouched(0);
+}
+
+static void a_request_nobody_takes_is_told(void **state)
+{
+    static const char *const hasty[] = {"hold_timeout", "50ms", NULL};
+    start(*state, hasty, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "hold_timeout");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+}
+
+/* Closed while a write may still come: the room lives on without its handle until that is over. */
+static void a_closed_room_is_fenced_without_its_handle(void **state)
+{
+    start(*state, stalling, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_wait_statistic(&one.prefill, transfers_active, 1);
+    kvf_receiver_close(receiver);
+    receiver = ask(1, 16); /* the id is free at once */
+    test_sender_ends(&one.prefill, sender, KVF_PEER_FAILED, NULL);
+    kvf_sender_close(sender);
+    sender = give(1);
+    test_receiver_ends(&one.decode, receiver, KVF_OK, NULL);
+    arrived(16);
+    untouched(0);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+    uint64_t deadline = kvf_clock_now() + 30 * KVF_SECOND;
+    while (test_statistics(&one.decode).rooms_fencing > 0 && kvf_clock_now() < deadline)
+        continue;
+    assert_int_equal(test_statistics(&one.decode).rooms_fencing, 0);
+}
+
+/* The prefill goes while it may be writing. Over what we place ourselves, closing the inbox is the proof. */
+static void a_lost_prefill_is_fenced_by_closing(void **state)
+{
+    start(*state, stalling, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_wait_statistic(&one.prefill, transfers_active, 1);
+    (void)sender; /* goes with its manager */
+    test_worker_close(&one.prefill);
+    one.prefill.manager = NULL;
+    test_receiver_settles(&one.decode, receiver);
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+    assert_int_not_equal(kvf_receiver_proof(receiver), KVF_PROOF_COMPLETED);
+    untouched(0);
+    kvf_receiver_close(receiver);
+}
+
+/* ---- Towards a stock peer, which hears nothing ----------------------------------------------------- */
+
+static const char *const stock[] = {"extensions", "off", NULL};
+
+static void a_stock_prefill_completes_after_the_abort(void **state)
+{
+    start(*state, stock, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    test_receiver_ends(&one.decode, receiver, KVF_ABORTED, NULL);
+    assert_int_equal(kvf_receiver_wait(receiver, 20), KVF_PAGES_IN_USE);
+    kvf_sender *sender = give(1);
+    proven(receiver, KVF_PROOF_COMPLETED);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+}
+
+static void without_a_proof_the_deadline_gives_back(void **state)
+{
+    static const char *const hasty[] = {"fence_timeout", "50ms", NULL};
+    start(*state, stock, hasty);
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_RELEASED);
+    assert_int_equal(kvf_receiver_proof(receiver), KVF_PROOF_NONE);
+    kvf_receiver_close(receiver);
+    assert_int_equal(test_statistics(&one.decode).rooms_released, 1);
+}
+
+/* fence=strict: the inbox is closed at the deadline; later rooms have another one. */
+static void strict_closes_the_inbox_of_a_stock_prefill(void **state)
+{
+    static const char *const strict[] = {"fence", "strict", "fence_timeout", "50ms", NULL};
+    start(*state, stock, strict);
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_RECEIVER_CLOSED);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 2, PAGES);
+    untouched(0);
+}
+
+static void a_used_id_is_refused_by_name(void **state)
+{
+    start(*state, stock, patient);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 5, PAGES);
+    kvf_receiver *receiver = ask(5, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_BUSY, "used before");
+    proven(receiver, KVF_PROOF_NEVER_DISCLOSED);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 6, PAGES);
+}
+
+#define ON(engine, name)                                                                           \
+    {                                                                                              \
+#name " (" engine ")", name, NULL, stop, (void *)(uintptr_t)engine                         \
+    }
+#define ON_EACH(name) ON("loop", name), ON("shm", name), ON("tcp", name)
+/* Where the writer can't bypass the inbox. */
+#define ON_PLACED(name) ON("loop", name), ON("tcp", name)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_EACH(nobody_was_told),
+        ON_EACH(an_abort_before_the_sender_is_acknowledged),
+        ON_EACH(an_abort_during_the_transfer_is_acknowledged),
+        ON_EACH(a_senders_failure_is_told),
+        ON_EACH(a_mismatch_is_told),
+        ON_EACH(a_request_nobody_takes_is_told),
+        ON_EACH(a_closed_room_is_fenced_without_its_handle),
+        ON_PLACED(a_lost_prefill_is_fenced_by_closing),
+        ON_EACH(a_stock_prefill_completes_after_the_abort),
+        ON_EACH(without_a_proof_the_deadline_gives_back),
+        ON_PLACED(strict_closes_the_inbox_of_a_stock_prefill),
+        ON_EACH(a_used_id_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
