@@ -16,14 +16,27 @@ static void check_deadline(sim_side *side, bool all_given)
                 (double)(sim_now(node) - side->limit) / 1e9);
 }
 
+static void check_fence(const sim_side *side)
+{
+    sim_node *node = side->node;
+    sim_world *world = node->world;
+    if (!side->ended || side->settled || node->stock || world->now < node->resumed_at + SIM_SLACK ||
+        sim_now(node) <= side->fence_limit + SIM_SLACK)
+        return;
+    sim_violate(world, "room %llu on %s holds its pages %.1f s past fence_timeout",
+                (unsigned long long)side->instance->id, node->name,
+                (double)(sim_now(node) - side->fence_limit) / 1e9);
+}
+
 static void check_final(sim_world *world, const sim_side *side, const kvf_outcome *outcome)
 {
-    if (side->ended && outcome->state != side->state)
+    if (side->ended && (outcome->state != side->state || outcome->safety != side->safety))
         sim_violate(world, "room %llu on %s: its end didn't stay",
                     (unsigned long long)side->instance->id, side->node->name);
     if (side->ended && side->state == KVF_SUCCESS && outcome->safety != KVF_PAGES_SAFE)
         sim_violate(world, "room %llu on %s: Success, and the pages aren't safe",
                     (unsigned long long)side->instance->id, side->node->name);
+    check_fence(side);
 }
 
 void sim_check_step(sim_world *world, sim_node *node)
@@ -37,8 +50,6 @@ void sim_check_step(sim_world *world, sim_node *node)
     sim_sender *sender;
     DL_FOREACH(node->senders, sender)
     {
-        if (sender->closed)
-            continue;
         check_final(world, sender->side, &sender->machine.outcome);
         check_deadline(sender->side,
                        sender->side->chunks_sent == sender->side->instance->chunk_count);

@@ -47,16 +47,24 @@ static void free_receiver(sim_receiver *receiver)
     kvf_timers_leave(&node->timers, &receiver->timer);
     kvf_receiver_machine_free(&receiver->machine);
     receiver->side->receiver = NULL;
-    node->room_count--;
+    if (!receiver->closed)
+        node->room_count--;
     DL_DELETE(node->receivers, receiver);
     free(receiver);
 }
 
-static void leave_everything(sim_receiver *receiver)
+/* Everything but the rank that may be writing. */
+static void leave_lookups(sim_receiver *receiver)
 {
     sim_server_leave(receiver);
-    for (uint32_t i = 0; i < receiver->target_count; i++)
+    for (uint32_t i = receiver->machine.disclosed ? 1 : 0; i < receiver->target_count; i++)
         sim_rank_leave(&receiver->targets[i]);
+}
+
+static void leave_everything(sim_receiver *receiver)
+{
+    leave_lookups(receiver);
+    sim_rank_leave(&receiver->targets[0]);
 }
 
 void sim_decode_close(sim_node *node)
@@ -114,6 +122,12 @@ static void carry_out(sim_receiver *receiver, const kvf_action *action)
     case KVF_ACTION_REQUEST:
         send_requests(receiver);
         break;
+    case KVF_ACTION_STOP:
+        leave_lookups(receiver);
+        break;
+    case KVF_ACTION_LEAVE:
+        leave_everything(receiver);
+        break;
     case KVF_ACTION_PUBLISH:
         sim_user_told(receiver->side, &receiver->machine.outcome);
         break;
@@ -130,11 +144,11 @@ void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event)
     if (node->world->plant == SIM_PLANT_ABORT_FREES_PAGES &&
         receiver->machine.outcome.state == KVF_FAILED)
         receiver->machine.outcome.safety = KVF_PAGES_SAFE;
-    uint32_t step = ++receiver->steps;
+    uint32_t step = actions.count > 0 ? ++receiver->steps : receiver->steps;
     for (size_t i = 0; i < actions.count && receiver->steps == step; i++)
         carry_out(receiver, &actions.items[i]);
-    if (kvf_outcome_is_final(&receiver->machine.outcome))
-        leave_everything(receiver);
+    if (receiver->closed && kvf_outcome_is_settled(&receiver->machine.outcome))
+        node->reap_receivers = true;
 }
 
 void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error)
@@ -180,11 +194,28 @@ void sim_receiver_open(sim_side *side)
     sim_server_wait(receiver, side->instance->prefill_group);
 }
 
+/* A closed room into whose pages something may still be written stays until that is over. */
 void sim_receiver_close(sim_receiver *receiver)
 {
     sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_ABORTED});
-    leave_everything(receiver);
-    free_receiver(receiver);
+    receiver->closed = true;
+    receiver->node->room_count--;
+    receiver->node->reap_receivers = true;
+}
+
+/* Not from inside their callbacks. */
+void sim_receivers_reap(sim_node *node)
+{
+    sim_receiver *receiver;
+    sim_receiver *next;
+    node->reap_receivers = false;
+    DL_FOREACH_SAFE(node->receivers, receiver, next)
+    {
+        if (!receiver->closed || !kvf_outcome_is_settled(&receiver->machine.outcome))
+            continue;
+        leave_everything(receiver);
+        free_receiver(receiver);
+    }
 }
 
 void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology)

@@ -68,6 +68,9 @@ static void land(sim_world *world, sim_task *task)
     /* A dead reader's memory is gone: the transport notices by itself. */
     if (!what.reader->alive || what.reader->incarnation != what.reader_incarnation)
         return;
+    /* Nor does a writer go on with what it has given up: it has let go of the source. */
+    if (what.writer_placed && find_transfer(what.writer, what.transfer) == NULL)
+        return;
     if (sim_is_cut(world, what.writer, what.reader)) {
         at = world->now + sim_delay(world, what.writer, what.reader);
     } else {
@@ -283,8 +286,8 @@ void sim_engine_cancel(sim_transfer *transfer)
                  transfer->number, NULL, 0);
 }
 
-/* The transport gives a peer up: its agent is buried, then its transfers end; what is under way may still
- * land. */
+/* The transport gives a peer up: its agent is buried, then its transfers end; what the writer doesn't
+ * place itself may still land. */
 void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation,
                             const char *text)
 {

@@ -123,8 +123,14 @@ static bool print_sum(const sim_command *command, const sim_tally *tally, double
            tally->rooms, tally->untouched, tally->reused_ids, tally->sides, rate, tally->failed,
            tally->lost);
     printf("%" PRIu64 " cells landed, %" PRIu64
-           " of them late, in pages of failed rooms that were not called safe\n",
-           tally->cells, tally->landed_late);
+           " of them in pages of failed rooms in use still, %" PRIu64
+           " in pages released unproven\n",
+           tally->cells, tally->landed_late, tally->landed_released);
+    printf("pages safe:");
+    for (unsigned i = 1; i <= KVF_PROOF_TRANSPORT_DONE; i++)
+        printf(" %s %" PRIu64 ",", kvf_proof_name((kvf_proof)i), tally->proofs[i]);
+    printf(" released by %" PRIu64 " senders, %" PRIu64 " receivers\n", tally->released[0],
+           tally->released[1]);
     printf("%" PRIu64 " seeds, %" PRIu64 " steps, %.0f virtual s in %.1f s: %.0f seeds/s\n",
            tally->seeds, tally->steps, (double)tally->virtual_time / 1e9, seconds,
            (double)tally->seeds / (seconds > 0 ? seconds : 1));

@@ -115,6 +115,7 @@ struct sim_receiver {
     uint32_t required;
     uint32_t steps;
     bool all_aux;
+    bool closed; /* but something may still be written to its pages */
     sim_receiver *prev;
     sim_receiver *next;
 };
@@ -154,6 +155,7 @@ void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event);
 void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error);
 void sim_receiver_request(sim_receiver *receiver);
 void sim_receiver_close(sim_receiver *receiver);
+void sim_receivers_reap(sim_node *node);
 void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology);
 void sim_decode_notified(sim_node *node, kvf_slice payload);
 void sim_server_wait(sim_receiver *receiver, uint32_t group);

@@ -163,8 +163,8 @@ uint64_t sim_memory_read(sim_world *world, uint64_t address, const sim_instance 
                     "more)",
                     (unsigned long long)instance->id, source.region < SIM_BUFFERS ? "page" : "slot",
                     source.item, source.node->name);
-    else if (owner->ended && owner->state == KVF_SUCCESS)
-        sim_violate(world, "room %llu: a source page of %s is read after the sender's Success",
+    else if (owner->safety == KVF_PAGES_SAFE)
+        sim_violate(world, "room %llu: a source page of %s is read after it was called safe",
                     (unsigned long long)instance->id, source.node->name);
     return *cell_at(&source.node->pool, source.region, source.item, source.cell);
 }
@@ -190,9 +190,11 @@ void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
     else if (!owner->disclosed)
         sim_violate(world, "room %llu writes %s %u of %s, which no request disclosed", id, kind,
                     target.item, target.node->name);
-    else if (owner->ended && owner->state == KVF_SUCCESS)
-        sim_violate(world, "room %llu: a write lands in %s after the receiver's Success", id,
-                    target.node->name);
+    else if (owner->safety == KVF_PAGES_SAFE)
+        sim_violate(world, "room %llu (%u): a write lands in %s %u of %s after it was called safe",
+                    id, instance->uid, kind, target.item, target.node->name);
+    else if (owner->safety == KVF_PAGES_RELEASED)
+        world->tally->landed_released++;
     else if (owner->ended)
         world->tally->landed_late++;
     *cell_at(&target.node->pool, target.region, target.item, target.cell) = content;

@@ -220,6 +220,7 @@ void sim_sender_release(sim_sender *sender)
 {
     if (!kvf_outcome_is_final(&sender->machine.outcome) || sender->transfer_count > 0)
         return;
+    sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_DRAINED});
     if (sender->node->world->plant == SIM_PLANT_STALE_ADDRESSES) {
         if (!sender->closed)
             return;

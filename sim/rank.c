@@ -282,6 +282,8 @@ void sim_rank_request(sim_target *target)
     sim_connection_send(rank->connection, message.frames, message.frame_count);
     target->requested = true;
     kvf_bytes_free(&pages);
+    if (target == &receiver->targets[0])
+        sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_DISCLOSED});
 }
 
 void sim_ranks_open(sim_node *node)

@@ -147,8 +147,11 @@ bool sim_step(sim_world *world)
     world->steps++;
     task->run(world, task);
     free(task);
-    for (uint32_t i = 0; i < world->node_count; i++)
+    for (uint32_t i = 0; i < world->node_count; i++) {
+        if (world->nodes[i].reap_receivers)
+            sim_receivers_reap(&world->nodes[i]);
         sim_node_arm(&world->nodes[i]);
+    }
     sim_check_step(world, node);
     return !world->violated;
 }

@@ -133,7 +133,8 @@ struct sim_node {
     bool registered;
     bool deaf; /* planted */
     /* decode */
-    sim_receiver *receivers;
+    sim_receiver *receivers; /* those closed whose pages are in use among them */
+    bool reap_receivers;
     sim_server servers[SIM_GROUPS];
     sim_rank ranks[SIM_GROUPS][SIM_RANKS];
     kvf_bytes metadata;
@@ -162,12 +163,14 @@ struct sim_side {
     bool aborted; /* by its user */
     bool shut_down;
     bool ended;
+    bool settled; /* its pages aren't in use any more */
     bool pinned_by_stranger;
     uint32_t chunks_sent;
     kvf_poll state;
     kvf_safety safety;
     kvf_error error;
-    uint64_t limit; /* on the node's clock: it must have ended by then */
+    uint64_t limit;       /* on the node's clock: it must have ended by then */
+    uint64_t fence_limit; /* and its pages must be given back */
 };
 
 /* One request's hand-off between two groups. */
@@ -236,7 +239,10 @@ typedef struct sim_tally {
     uint64_t lost;
     uint64_t untouched; /* rooms without any fault */
     uint64_t reused_ids;
-    uint64_t landed_late; /* cells, in pages of failed rooms: not proven safe */
+    uint64_t landed_late;     /* cells, in pages of failed rooms that were in use still */
+    uint64_t landed_released; /* and in pages given back without a proof */
+    uint64_t proofs[KVF_PROOF_TRANSPORT_DONE + 1];
+    uint64_t released[2]; /* sides whose pages were: senders, receivers */
     uint64_t cells;
     uint64_t virtual_time;
     uint64_t faults[SIM_FAULTS][KVF_SUCCESS + 1]; /* by the state of the rooms they met */

@@ -179,11 +179,27 @@ static void verify_destinations(const sim_side *sender)
     }
 }
 
+/* Pages that aren't proven safe are never given to another room: what lands there is counted. */
+static void settled(sim_side *side, const kvf_outcome *outcome)
+{
+    sim_world *world = side->node->world;
+    side->settled = true;
+    if (outcome->safety == KVF_PAGES_RELEASED)
+        world->tally->released[side->receiver != NULL]++;
+    if (outcome->safety != KVF_PAGES_SAFE)
+        return;
+    world->tally->proofs[outcome->proof]++;
+    if (sim_random_chance(&world->random, 500))
+        sim_memory_give_back(side);
+    else
+        at(side, soon(world, 5 * KVF_MILLISECOND), give_back, 0);
+}
+
 static void ended(sim_side *side, const kvf_outcome *outcome)
 {
     sim_world *world = side->node->world;
     side->ended = true;
-    side->safety = outcome->safety;
+    side->fence_limit = sim_now(side->node) + SIM_FENCE_TIMEOUT;
     side->error = outcome->error;
     if (outcome->state == KVF_SUCCESS && side->receiver != NULL)
         sim_memory_verify(side, side);
@@ -191,13 +207,6 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
         verify_destinations(side);
     if (outcome->state == KVF_FAILED)
         sim_check_reason(side);
-    /* Pages that aren't proven safe are never given to another room: what lands there is counted. */
-    if (outcome->safety == KVF_PAGES_SAFE) {
-        if (sim_random_chance(&world->random, 500))
-            sim_memory_give_back(side);
-        else
-            at(side, soon(world, 5 * KVF_MILLISECOND), give_back, 0);
-    }
     at(side, soon(world, 400 * KVF_MILLISECOND), close_task, 0);
 }
 
@@ -206,10 +215,14 @@ void sim_user_told(sim_side *side, const kvf_outcome *outcome)
     sim_world *world = side->node->world;
     static const char *const states[] = {"Failed", "Bootstrapping", "WaitingForInput",
                                          "Transferring", "Success"};
-    sim_trace(world, side->node, "room %llu (%u): %s%s%s", (unsigned long long)side->instance->id,
-              side->instance->uid, states[outcome->state], outcome->state == KVF_FAILED ? ": " : "",
-              outcome->state == KVF_FAILED ? outcome->error.text : "");
-    if (side->ended) {
+    static const char *const safeties[] = {"", ", pages safe", ", pages released, unproven"};
+    sim_trace(world, side->node, "room %llu (%u): %s%s%s%s%s",
+              (unsigned long long)side->instance->id, side->instance->uid, states[outcome->state],
+              safeties[outcome->safety], outcome->state == KVF_FAILED ? ": " : "",
+              outcome->state == KVF_FAILED ? outcome->error.text : "",
+              outcome->proof != KVF_PROOF_NONE ? kvf_proof_name(outcome->proof) : "");
+    if (side->settled ||
+        (side->ended && (outcome->state != side->state || outcome->safety == KVF_PAGES_IN_USE))) {
         sim_violate(world, "room %llu on %s: told %s after its end, %s",
                     (unsigned long long)side->instance->id, side->node->name,
                     states[outcome->state], states[side->state]);
@@ -219,8 +232,11 @@ void sim_user_told(sim_side *side, const kvf_outcome *outcome)
         sim_violate(world, "room %llu on %s: %s after %s", (unsigned long long)side->instance->id,
                     side->node->name, states[outcome->state], states[side->state]);
     side->state = outcome->state;
-    if (kvf_outcome_is_final(outcome))
+    side->safety = outcome->safety;
+    if (kvf_outcome_is_final(outcome) && !side->ended)
         ended(side, outcome);
+    if (kvf_outcome_is_settled(outcome))
+        settled(side, outcome);
 }
 
 /* ---- Making rooms --------------------------------------------------------------------------------- */

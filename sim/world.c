@@ -39,9 +39,9 @@ static void add_node(sim_world *world, bool prefill, bool stock, uint32_t group,
     node->stock = stock;
     node->group = group;
     node->rank = rank;
-    /* SGLang 0.4.7 waits for ever. */
+    /* SGLang 0.4.7 waits for ever, and gives pages back at once, whatever may still land there. */
     node->timeouts =
-        stock ? (kvf_room_timeouts){KVF_NEVER, KVF_NEVER, KVF_NEVER}
+        stock ? (kvf_room_timeouts){KVF_NEVER, KVF_NEVER, 0}
               : (kvf_room_timeouts){SIM_BOOTSTRAP_TIMEOUT, SIM_WAITING_TIMEOUT, SIM_FENCE_TIMEOUT};
     (void)snprintf(node->name, sizeof node->name, "%s%u.%u", prefill ? "prefill" : "decode", group,
                    rank);
@@ -78,7 +78,7 @@ static void choose_faults(sim_world *world)
 {
     world->faults_until = sim_random_between(&world->random, 2, 8) * KVF_SECOND;
     world->end = world->faults_until + SIM_RECOVERY + 2 * SIM_WAITING_TIMEOUT +
-                 SIM_BOOTSTRAP_TIMEOUT + 3 * SIM_HOLD_TIMEOUT;
+                 SIM_BOOTSTRAP_TIMEOUT + SIM_FENCE_TIMEOUT + 3 * SIM_HOLD_TIMEOUT;
     if (sim_random_chance(&world->random, 900))
         world->enabled_faults = (uint32_t)sim_random_next(&world->random);
     if (sim_random_chance(&world->random, 600))
