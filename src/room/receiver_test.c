@@ -409,10 +409,15 @@ typedef struct model {
     char agent;                /* whose notices count; 0: nobody's yet */
     bool heard[CHUNKS_MAX][2]; /* chunk, last */
     bool impossible;           /* a chunk beyond CHUNKS_MAX */
+    bool contradicted;         /* by a notice that isn't among those heard */
     bool aux;
     uint64_t opened_at;
     uint64_t expected_at;
     kvf_status ended; /* by something else */
+    bool disclosed;   /* before it failed */
+    bool proven;
+    bool given_up; /* the fence deadline passed first */
+    uint64_t failed_at;
 } model;
 
 static size_t heard_count(const model *one)
@@ -449,7 +454,7 @@ static bool is_whole(const model *one)
 
 static kvf_status model_status(const model *one)
 {
-    return one->ended != KVF_OK ? one->ended : is_absurd(one) ? KVF_PROTOCOL : KVF_OK;
+    return one->ended != KVF_OK ? one->ended : one->contradicted ? KVF_PROTOCOL : KVF_OK;
 }
 
 static kvf_poll model_state(const model *one)
@@ -463,12 +468,39 @@ static kvf_poll model_state(const model *one)
     return one->found ? KVF_WAITING_FOR_INPUT : KVF_BOOTSTRAPPING;
 }
 
+/* What one writer has said, without contradicting itself, proves as much after the failure as before. */
+static bool is_complete(const model *one)
+{
+    return is_whole(one) && !one->contradicted;
+}
+
+static kvf_safety model_safety(const model *one)
+{
+    kvf_poll state = model_state(one);
+    if (one->given_up)
+        return KVF_PAGES_RELEASED;
+    bool safe = state == KVF_SUCCESS ||
+                (state == KVF_FAILED && (!one->disclosed || one->proven || is_complete(one)));
+    return safe ? KVF_PAGES_SAFE : KVF_PAGES_IN_USE;
+}
+
+static kvf_proof model_proof(const model *one)
+{
+    if (model_safety(one) != KVF_PAGES_SAFE)
+        return KVF_PROOF_NONE;
+    if (one->proven)
+        return KVF_PROOF_ACKNOWLEDGED;
+    return model_state(one) == KVF_FAILED && !one->disclosed ? KVF_PROOF_NEVER_DISCLOSED
+                                                             : KVF_PROOF_COMPLETED;
+}
+
 static uint64_t model_deadline(const model *one)
 {
     uint64_t waiting = one->expected ? one->expected_at + WAITING : KVF_NO_DEADLINE;
     uint64_t bootstrap = one->found ? KVF_NO_DEADLINE : one->opened_at + BOOTSTRAP;
-    kvf_poll state = model_state(one);
-    if (state == KVF_FAILED || state == KVF_SUCCESS)
+    if (model_state(one) == KVF_FAILED && model_safety(one) == KVF_PAGES_IN_USE)
+        return one->failed_at + FENCE;
+    if (model_state(one) == KVF_FAILED || model_state(one) == KVF_SUCCESS)
         return KVF_NO_DEADLINE;
     return waiting < bootstrap ? waiting : bootstrap;
 }
@@ -487,10 +519,27 @@ static bool model_notice(model *one, const kvf_receiver_event *event)
     if (*fact)
         return false;
     *fact = true;
+    if (!is_absurd(one))
+        return true;
+    *fact = false;
+    one->contradicted = true;
     return true;
 }
 
-static bool model_step(model *one, const kvf_receiver_event *event, uint64_t now)
+/* After the failure: only proofs and the deadline mean something. */
+static bool model_fence(model *one, const kvf_receiver_event *event, uint64_t now)
+{
+    if (model_safety(one) != KVF_PAGES_IN_USE)
+        return false;
+    if (event->kind == KVF_RECEIVER_NOTICE)
+        return model_notice(one, event);
+    if (event->kind == KVF_RECEIVER_PROVEN)
+        return one->proven = true;
+    return event->kind == KVF_RECEIVER_TIMER && now >= model_deadline(one) &&
+           (one->given_up = true);
+}
+
+static bool model_open_step(model *one, const kvf_receiver_event *event, uint64_t now)
 {
     switch (event->kind) {
     case KVF_RECEIVER_OPENED:
@@ -516,6 +565,7 @@ static bool model_step(model *one, const kvf_receiver_event *event, uint64_t now
         one->ended = KVF_TIMEOUT;
         return true;
     case KVF_RECEIVER_DISCLOSED:
+        return one->disclosed = true;
     case KVF_RECEIVER_PROVEN:
         return false;
     case KVF_RECEIVER_FAILED:
@@ -529,6 +579,19 @@ static bool model_step(model *one, const kvf_receiver_event *event, uint64_t now
         return true;
     }
     return false;
+}
+
+static bool model_step(model *one, const kvf_receiver_event *event, uint64_t now)
+{
+    kvf_poll before = model_state(one);
+    if (before == KVF_SUCCESS)
+        return false;
+    if (before == KVF_FAILED)
+        return model_fence(one, event, now);
+    bool meant = model_open_step(one, event, now);
+    if (model_state(one) == KVF_FAILED)
+        one->failed_at = now;
+    return meant;
 }
 
 /* ---- Random events ---------------------------------------------------------------------------------- */
@@ -562,13 +625,13 @@ static void random_notice(test_random *random, const plan *room, bool noisy,
 static void random_event(test_random *random, const plan *room, kvf_receiver_event *event,
                          kvf_notice *notice)
 {
-    static const kvf_receiver_event_kind kinds[] = {KVF_RECEIVER_FOUND,  KVF_RECEIVER_EXPECTED,
-                                                    KVF_RECEIVER_TIMER,  KVF_RECEIVER_ABORTED,
-                                                    KVF_RECEIVER_FAILED, KVF_RECEIVER_SHUTDOWN};
+    static const kvf_receiver_event_kind kinds[] = {
+        KVF_RECEIVER_FOUND,   KVF_RECEIVER_EXPECTED, KVF_RECEIVER_DISCLOSED, KVF_RECEIVER_TIMER,
+        KVF_RECEIVER_ABORTED, KVF_RECEIVER_FAILED,   KVF_RECEIVER_SHUTDOWN,  KVF_RECEIVER_PROVEN};
     bool noisy = test_random_below(random, room->noise) == 0;
     *event = (kvf_receiver_event){.kind = KVF_RECEIVER_NOTICE, .notice = notice};
     if (test_random_below(random, 4) == 0)
-        event->kind = kinds[test_random_below(random, noisy ? 6 : 3)];
+        event->kind = kinds[test_random_below(random, noisy ? 8 : 4)];
     if (event->kind == KVF_RECEIVER_NOTICE)
         random_notice(random, room, noisy, event, notice);
     if (event->kind == KVF_RECEIVER_EXPECTED)
@@ -587,7 +650,24 @@ static void check_requests(const model *one, const kvf_actions *actions, bool *r
     *requested = *requested || should;
 }
 
-static void run_random(test_random *random, size_t visits[5])
+/* How often each state and, among the failed, each safety was seen. */
+typedef struct visits {
+    size_t states[5];
+    size_t failed[3];
+} visits;
+
+static void check_outcome(const kvf_receiver_machine *machine, const model *one, visits *seen)
+{
+    const kvf_outcome *outcome = &machine->outcome;
+    assert_true(machine->deadline == model_deadline(one));
+    assert_int_equal(outcome->safety, model_safety(one));
+    assert_int_equal(outcome->proof, model_proof(one));
+    seen->states[outcome->state]++;
+    if (outcome->state == KVF_FAILED)
+        seen->failed[outcome->safety]++;
+}
+
+static void run_random(test_random *random, visits *seen)
 {
     static const uint32_t sizes[] = {0, 1, 2, 3, 8, 63, 64, 65, 130, CHUNKS_MAX};
     uint32_t pages = sizes[test_random_below(random, sizeof sizes / sizeof sizes[0])];
@@ -607,9 +687,7 @@ static void run_random(test_random *random, size_t visits[5])
         if (i > 0)
             random_event(random, &room, &event, &notice);
         now += test_random_below(random, 100) == 0 ? test_random_below(random, BOOTSTRAP / 2) : 0;
-        kvf_poll before = model_state(&one);
-        bool should =
-            before != KVF_FAILED && before != KVF_SUCCESS && model_step(&one, &event, now);
+        bool should = model_step(&one, &event, now);
         bool meant = kvf_receiver_machine_step(&machine, &event, now, &actions);
         kvf_poll after = model_state(&one);
         test_watch_step(&watch, &machine.outcome, machine.deadline, &actions, meant);
@@ -619,9 +697,8 @@ static void run_random(test_random *random, size_t visits[5])
                      (int)event.kind, meant ? "taken" : "ignored",
                      test_state_text(machine.outcome.state), machine.outcome.error.text,
                      should ? "taken" : "ignored", test_state_text(after));
-        assert_true(machine.deadline == model_deadline(&one));
+        check_outcome(&machine, &one, seen);
         check_requests(&one, &actions, &requested);
-        visits[after]++;
     }
     kvf_receiver_machine_free(&machine);
 }
@@ -630,11 +707,13 @@ static void random_events_agree_with_the_model(void **state)
 {
     (void)state;
     test_random random = test_random_start();
-    size_t visits[5] = {0};
+    visits seen = {.states = {0}};
     for (int i = 0; i < 2000; i++)
-        run_random(&random, visits);
+        run_random(&random, &seen);
     for (size_t i = 0; i < 5; i++)
-        assert_true(visits[i] > 1000);
+        assert_true(seen.states[i] > 1000);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(seen.failed[i] > 1000);
 }
 
 /* All chunks of a room of many, in a random order and with the aux record anywhere. */

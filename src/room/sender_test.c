@@ -402,6 +402,9 @@ typedef struct model {
     uint64_t opened_at;
     uint64_t moved_at; /* the last event that meant something */
     unsigned reasons;  /* statuses (bits) any of which explains that it has failed */
+    uint64_t failed_at;
+    bool drained;  /* of a failed room, before it was given up */
+    bool given_up; /* the fence deadline passed first */
 } model;
 
 static uint32_t asked_count(const model *one)
@@ -462,6 +465,8 @@ static uint64_t model_deadline(const model *one)
     kvf_poll state = model_state(one);
     if (state == KVF_BOOTSTRAPPING)
         return one->opened_at + BOOTSTRAP;
+    if (state == KVF_FAILED && !one->drained && !one->given_up)
+        return one->failed_at + FENCE;
     return state != KVF_FAILED && outstanding(one) > 0 ? one->moved_at + WAITING : KVF_NO_DEADLINE;
 }
 
@@ -506,8 +511,25 @@ static bool model_fail(model *one, kvf_status status)
     return true;
 }
 
-/* Whether the event means something; changes the model. */
-static bool model_step(model *one, const kvf_sender_event *event, uint64_t now)
+static kvf_safety model_safety(const model *one)
+{
+    if (one->given_up)
+        return KVF_PAGES_RELEASED;
+    return one->drained || model_state(one) == KVF_SUCCESS ? KVF_PAGES_SAFE : KVF_PAGES_IN_USE;
+}
+
+/* A failed room waits for its transport, until the deadline. */
+static bool model_fence(model *one, const kvf_sender_event *event, uint64_t now)
+{
+    if (model_safety(one) != KVF_PAGES_IN_USE)
+        return false;
+    if (event->kind == KVF_SENDER_DRAINED)
+        return one->drained = true;
+    return event->kind == KVF_SENDER_TIMER && now >= model_deadline(one) && (one->given_up = true);
+}
+
+/* Whether the event means something to an open room; changes the model. */
+static bool model_open_step(model *one, const kvf_sender_event *event, uint64_t now)
 {
     switch (event->kind) {
     case KVF_SENDER_OPENED:
@@ -551,6 +573,21 @@ static bool model_step(model *one, const kvf_sender_event *event, uint64_t now)
     return false;
 }
 
+static bool model_step(model *one, const kvf_sender_event *event, uint64_t now)
+{
+    kvf_poll before = model_state(one);
+    if (before == KVF_SUCCESS)
+        return false;
+    if (before == KVF_FAILED)
+        return model_fence(one, event, now);
+    bool meant = model_open_step(one, event, now);
+    if (meant)
+        one->moved_at = now;
+    if (model_state(one) == KVF_FAILED)
+        one->failed_at = now;
+    return meant;
+}
+
 /* ---- Random events ---------------------------------------------------------------------------------- */
 
 static const kvf_error random_error = {KVF_TRANSPORT, "a random failure"};
@@ -584,11 +621,11 @@ static void random_event(test_random *random, const plan *room, const model *one
 {
     bool noisy = test_random_below(random, room->noise) == 0;
     *event = (kvf_sender_event){.error = &random_error};
-    unsigned kind = (unsigned)test_random_below(random, noisy ? 11 : 6);
+    unsigned kind = (unsigned)test_random_below(random, noisy ? 12 : 6);
     static const kvf_sender_event_kind kinds[] = {
         KVF_SENDER_REQUESTED, KVF_SENDER_EXPECTED, KVF_SENDER_SENT,      KVF_SENDER_WRITTEN,
         KVF_SENDER_WRITTEN,   KVF_SENDER_TIMER,    KVF_SENDER_PEER_GONE, KVF_SENDER_REFUSED,
-        KVF_SENDER_FAILED,    KVF_SENDER_ABORTED,  KVF_SENDER_SHUTDOWN};
+        KVF_SENDER_FAILED,    KVF_SENDER_ABORTED,  KVF_SENDER_SHUTDOWN,  KVF_SENDER_DRAINED};
     event->kind = kinds[kind];
     if (event->kind == KVF_SENDER_REQUESTED) {
         random_request(random, room, noisy, request);
@@ -623,7 +660,25 @@ static void check_posts(const model *one, const kvf_actions *actions, uint32_t *
     assert_true(*posted <= one->chunks);
 }
 
-static void run_random(test_random *random, size_t visits[5])
+/* How often each state and, among the failed, each safety was seen. */
+typedef struct visits {
+    size_t states[5];
+    size_t failed[3];
+} visits;
+
+static void check_outcome(const kvf_sender_machine *machine, const model *one, visits *seen)
+{
+    const kvf_outcome *outcome = &machine->outcome;
+    assert_true(machine->deadline == model_deadline(one));
+    assert_int_equal(outcome->safety, model_safety(one));
+    if (one->reasons != 0 && (one->reasons >> outcome->error.status & 1) == 0)
+        fail_msg("\"%s\", the model's reasons are 0x%x", outcome->error.text, one->reasons);
+    seen->states[outcome->state]++;
+    if (outcome->state == KVF_FAILED)
+        seen->failed[outcome->safety]++;
+}
+
+static void run_random(test_random *random, visits *seen)
 {
     enum { EVENTS = 60 };
     static kvf_request requests[EVENTS];
@@ -644,10 +699,7 @@ static void run_random(test_random *random, size_t visits[5])
         now += test_random_below(random, 8);
         if (test_random_below(random, 400) == 0)
             now += WAITING;
-        bool over = model_state(&one) == KVF_FAILED || model_state(&one) == KVF_SUCCESS;
-        bool should = !over && model_step(&one, &event, now);
-        if (should)
-            one.moved_at = now;
+        bool should = model_step(&one, &event, now);
         bool meant = kvf_sender_machine_step(&machine, &event, now, &actions);
         test_watch_step(&watch, &machine.outcome, machine.deadline, &actions, meant);
         if (meant != should || machine.outcome.state != model_state(&one))
@@ -655,13 +707,7 @@ static void run_random(test_random *random, size_t visits[5])
                      (int)event.kind, meant ? "taken" : "ignored",
                      test_state_text(machine.outcome.state), should ? "taken" : "ignored",
                      test_state_text(model_state(&one)));
-        visits[machine.outcome.state]++;
-        if (machine.outcome.state == KVF_FAILED)
-            break; /* the fence has rows of its own above */
-        assert_true(machine.deadline == model_deadline(&one));
-        if (one.reasons != 0 && (one.reasons >> machine.outcome.error.status & 1) == 0)
-            fail_msg("event %zu of kind %d: \"%s\", the model's reasons are 0x%x", i,
-                     (int)event.kind, machine.outcome.error.text, one.reasons);
+        check_outcome(&machine, &one, seen);
         check_posts(&one, &actions, &posted);
     }
     kvf_sender_machine_free(&machine);
@@ -671,12 +717,14 @@ static void random_events_agree_with_the_model(void **state)
 {
     (void)state;
     test_random random = test_random_start();
-    size_t visits[5] = {0};
+    visits seen = {.states = {0}};
     for (int i = 0; i < 30000; i++)
-        run_random(&random, visits);
+        run_random(&random, &seen);
     /* Otherwise the events say little. */
     for (size_t i = 0; i < 5; i++)
-        assert_true(visits[i] > 8000);
+        assert_true(seen.states[i] > 30000);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(seen.failed[i] > 10000);
 }
 
 int main(void)
