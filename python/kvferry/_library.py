@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 from . import _abi
 from ._errors import KvferryError
-from ._older import stand_ins
 
 UCX_VARIABLE = "KVFERRY_PYTHON_UCX"
 UCX_LIBRARIES = ("libucs.so.0", "libuct.so.0", "libucp.so.0")
@@ -48,13 +47,11 @@ def _load() -> SimpleNamespace:
     functions = {}
     for loader, prototypes in loaders:
         for name, (result, arguments) in prototypes.items():
-            function = getattr(loader, name, None)
-            if function is None:
-                continue
+            function = getattr(loader, name)
             function.restype = result
             function.argtypes = arguments
             functions[name] = function
-    return SimpleNamespace(**functions, **stand_ins(functions))
+    return SimpleNamespace(**functions)
 
 
 def _load_ucx() -> None:

@@ -11,7 +11,6 @@ from ._abi import CRoomOptions, Poll, Proof, Safety, Status
 from ._arrays import page_list
 from ._errors import ClosedError, KvferryError
 from ._library import check, library
-from ._older import PolledView
 
 if TYPE_CHECKING:
     from ._manager import Manager
@@ -21,13 +20,13 @@ _Self = TypeVar("_Self", bound="Room")
 _ROOM_LIMIT = 1 << 63
 _WORD_LIMIT = 1 << 32
 _DP_RANK_BY_ROOM = -1
-_SHARED_CALLS = ("view", "poll", "safety", "wait", "abort", "close", "proof", "status", "failure_text")
+_SHARED_CALLS = ("view", "wait", "abort", "close", "proof", "status", "failure_text")
 
 
 @lru_cache(maxsize=None)
 def _calls_of(kind: str) -> SimpleNamespace:
     """The functions that senders and receivers both have, by the names they share."""
-    return SimpleNamespace(**{name: getattr(library(), f"kvf_{kind}_{name}", None) for name in _SHARED_CALLS})
+    return SimpleNamespace(**{name: getattr(library(), f"kvf_{kind}_{name}") for name in _SHARED_CALLS})
 
 
 def _word(number: int, what: str) -> int:
@@ -58,11 +57,7 @@ class Room:
 
     def _opened(self, pointer: c_void_p) -> None:
         self._pointer = pointer
-        self.view: Any = (
-            _VIEW.from_address(self._calls.view(pointer))
-            if self._calls.view is not None
-            else PolledView(self._calls.poll, self._calls.safety, pointer)
-        )
+        self.view: Sequence[int] = _VIEW.from_address(self._calls.view(pointer))
         self._manager._handle.rooms.add(self)
 
     def _live(self) -> c_void_p:
@@ -115,7 +110,7 @@ class Room:
         if pointer is None:
             return
         self._last_words, self._last_proof = self._words(), self.proof
-        self.view = bytes((self.view[0], self.view[1]))
+        self.view = bytes(self.view)
         self._pointer = None
         self._calls.close(pointer)
 
@@ -123,7 +118,7 @@ class Room:
         """Called before the manager is closed, which ends this room and frees it."""
         if self._pointer is None:
             return
-        state, safety = self.view[0], self.view[1]
+        state, safety = self.view
         if state in (Poll.FAILED, Poll.SUCCESS):
             self._last_words, self._last_proof = self._words(), self.proof
         else:

@@ -31,15 +31,15 @@ PLAIN = {
 
 
 def header_text() -> str:
-    """The header without comments, preprocessor lines and attributes."""
+    """The header without comments, preprocessor lines and attributes, a declaration a line."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    return text.replace("KVF_PUBLIC ", "")
+    return re.sub(r";\s*", ";\n", re.sub(r"\s+", " ", text.replace("KVF_PUBLIC ", "")))
 
 
 def header_enums() -> dict[str, dict[str, int]]:
     found = {}
-    for name, body in re.findall(r"typedef enum (kvf_\w+) \{(.*?)\}", header_text(), flags=re.DOTALL):
+    for name, body in re.findall(r"typedef enum (kvf_\w+) \{(.*?)\}", header_text()):
         found[name] = {key: int(value) for key, value in re.findall(r"(KVF_\w+) = (\d+)", body)}
     return found
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
 import unittest
 
 import numpy
@@ -182,21 +185,24 @@ class Failures(SchedulerTest):
             self.assert_fails(decode, room, f"room {room}")
 
     def test_a_healthy_room_is_aborted_by_failure_exception(self) -> None:
+        """And the other side, whose room is healthy too, is told."""
         prefill, decode = self.pair()
-        self.ready(prefill, decode, 41, range(10, 14), (0, 0))
-        self.assertRegex(decode.failure(41), "this rank was healthy.*pages ")
-        self.assertEqual(decode.poll(41), FAILED)
-        self.assertRegex(prefill.failure(41), "this rank was healthy.*pages safe")
+        for room, first, second in ((41, decode, prefill), (42, prefill, decode)):
+            self.ready(prefill, decode, room, range(10, 14), (0, 0))
+            self.assertRegex(first.failure(room), "this rank was healthy.*pages safe")
+            self.assertEqual(first.poll(room), FAILED)
+            self.assert_fails(second, room, "peer failed: .*pages safe")
         for worker in (prefill, decode):
-            wait_until(lambda: worker.statistics()["rooms_open"] == 0, "the room is released")
+            wait_until(lambda: worker.statistics()["rooms_open"] == 0, "the rooms are released")
+            self.assertEqual(worker.counters()["unproven"], 0)
 
     def test_delivered_rooms_that_another_rank_failed(self) -> None:
         prefill, decode = self.pair()
-        self.ready(prefill, decode, 42, [10], (0, 0))
-        prefill.send(42, [1])
+        self.ready(prefill, decode, 43, [10], (0, 0))
+        prefill.send(43, [1])
         for worker in (prefill, decode):
-            worker.await_poll(42, SUCCESS)
-            self.assertRegex(worker.failure(42), "this rank had delivered.*pages safe")
+            worker.await_poll(43, SUCCESS)
+            self.assertRegex(worker.failure(43), "this rank had delivered.*pages safe")
 
     def test_a_twin_of_an_open_room_fails_alone(self) -> None:
         prefill, decode = self.pair()
@@ -258,6 +264,30 @@ class Failures(SchedulerTest):
         decode.process.kill()
         prefill.await_poll(83, FAILED, 10)
         self.assertRegex(prefill.failure(83), "room 83 failed on prefill rank 0: peer gone.*pages safe")
+
+
+class UnprovenPages(SchedulerTest):
+    """A prefill process that is stopped answers nothing, and may go on writing when it is continued."""
+
+    settings = {"KVFERRY_FENCE_TIMEOUT": "1s", "KVFERRY_SGLANG_ABORT_WAIT": "100ms"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.prefill, self.decode = self.pair()
+        self.ready(self.prefill, self.decode, 95, range(10, 14), (0, 0))
+        os.kill(self.prefill.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.prefill.pid, signal.SIGCONT)
+
+    def test_failed_is_told_only_when_the_pages_are_ours_again(self) -> None:
+        self.decode.init(95, [20], 0)  # for the second time: gives the room up
+        self.assertEqual(self.decode.await_poll(95, FAILED), [WAITING, FAILED])
+        self.assertRegex(self.decode.failure(95), "wrong state: .*pages (released, unproven|safe)")
+
+    def test_failure_exception_waits_its_time_and_counts(self) -> None:
+        start = time.monotonic()
+        self.assertRegex(self.decode.failure(95), "this rank was healthy.*pages still in use")
+        self.assertLess(time.monotonic() - start, 0.9)
+        self.assertEqual(self.decode.counters()["unproven"], 1)
 
 
 class Configuration(SchedulerTest):
