@@ -106,6 +106,9 @@ kvf_status kvf_ucx_add_remote_region(kvf_engine_peer *peer, kvf_slice key, uint3
 void *kvf_ucx_peer_user(const kvf_engine_peer *peer);
 void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer);
 
+/* "ours is UCX 1.22.0, the peer's 1.19", as far as it is known. */
+void kvf_ucx_name_versions(const kvf_engine_peer *peer, char *text, size_t capacity);
+
 /* Greets a new peer; until it has answered its puts are held. */
 void kvf_ucx_greet(kvf_engine_peer *peer);
 /* Posts what is held, or ends it where the transfer or the peer has failed. */

@@ -174,14 +174,26 @@ bool kvf_ucx_arm_workers(kvf_ucx *engine)
 
 /* ---- Inboxes ---- */
 
+/* Why a peer is offered only the network, where the transports have none. */
+static kvf_status refuse_reach(unsigned reach, kvf_error *error)
+{
+    const char *why = "the peer isn't seen on this host";
+    if ((reach & KVF_REACH_FENCEABLE) != 0)
+        why = "fence=strict offers nothing that a writer may use past us";
+    else if ((reach & KVF_REACH_PORTABLE) != 0)
+        why = "before UCX 1.19, shared memory without CMA ends a stock peer on 1.19 or newer";
+    return kvf_error_set(error, KVF_UNSUPPORTED,
+                         "UCX %s has only transports of one host here, and %s: add tcp to the "
+                         "setting transports, or run on UCX 1.19 or newer",
+                         kvf_ucx_version(), why);
+}
+
 /* The address as peers on other hosts would see it. */
-static kvf_status pack_for_network(kvf_engine_inbox *inbox, kvf_error *error)
+static kvf_status pack_for_network(kvf_engine_inbox *inbox, unsigned reach, kvf_error *error)
 {
     const kvf_ucx_offer *offer = &inbox->engine->offer;
     if (!offer->tcp && !offer->nic)
-        return kvf_error_set(error, KVF_UNSUPPORTED,
-                             "the transports of this side work on one host only, and this peer "
-                             "needs one over the network: add tcp to the setting transports");
+        return refuse_reach(reach, error);
     ucp_worker_attr_t attributes = {
         .field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS,
         .address_flags = UCP_WORKER_ADDRESS_FLAG_NET_ONLY,
@@ -229,7 +241,7 @@ kvf_status kvf_ucx_open_inbox(kvf_engine *base, const kvf_inbox_options *options
     made->notified = options->notified;
     kvf_status status = kvf_ucx_open_worker(engine, made, error);
     if (status == KVF_OK && must_use_network(engine, options->reach))
-        status = pack_for_network(made, error);
+        status = pack_for_network(made, options->reach, error);
     if (status != KVF_OK) {
         kvf_ucx_close_worker(made);
         free(made);

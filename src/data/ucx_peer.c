@@ -24,7 +24,7 @@ static void *copy_with_margin(kvf_slice slice)
 
 /* Addresses tell the minor version modulo 16; v2 addresses exist from 1.12 on. Releases before 1.16 don't
  * say theirs and leave 0. */
-static void name_versions(const kvf_engine_peer *peer, char *text, size_t capacity)
+void kvf_ucx_name_versions(const kvf_engine_peer *peer, char *text, size_t capacity)
 {
     int minor = peer->ucx_minor;
     if (minor < 0)
@@ -39,7 +39,7 @@ static kvf_status peer_error(const kvf_engine_peer *peer, const char *what, ucs_
                              kvf_error *error)
 {
     char versions[128];
-    name_versions(peer, versions, sizeof versions);
+    kvf_ucx_name_versions(peer, versions, sizeof versions);
     return kvf_error_set(error, KVF_TRANSPORT,
                          "UCX can't %s: %s (%s); where versions don't meet, run both sides on UCX "
                          "1.19 or newer",

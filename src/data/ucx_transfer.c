@@ -9,8 +9,11 @@ static kvf_transfers *transfers_of(const kvf_transfer *transfer)
 
 static void put_failed(const kvf_put *put, ucs_status_t status)
 {
-    kvf_transfers_fail(put->transfer, kvf_ucx_status(status), "a write of %llu bytes failed: %s",
-                       (unsigned long long)put->write.length, ucs_status_string(status));
+    char versions[128];
+    kvf_ucx_name_versions(put->transfer->peer, versions, sizeof versions);
+    kvf_transfers_fail(put->transfer, kvf_ucx_status(status),
+                       "a write of %llu bytes failed: %s (%s)",
+                       (unsigned long long)put->write.length, ucs_status_string(status), versions);
 }
 
 static void put_ended(void *request, ucs_status_t status, void *context)

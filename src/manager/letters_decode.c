@@ -10,6 +10,7 @@ static void room_failed(kvf_target *target, const kvf_letter *letter)
     kvf_error_set(&error, KVF_PEER_FAILED, "prefill rank %u of %.*s: %s: %.*s", rank->tp_rank,
                   (int)rank->address_length, rank->key, kvf_status_name(letter->status),
                   (int)letter->text.length, (const char *)letter->text.data);
+    kvf_suspect_old_ucx(rank->manager, letter->status, &error);
     kvf_receiver_fail(target->receiver, &error);
 }
 

@@ -177,6 +177,7 @@ static void stop(kvf_agent *agent, const kvf_letter *letter)
     }
     kvf_error_set(&error, KVF_PEER_FAILED, "decode agent %s gave the room up: %.*s", agent->name,
                   (int)letter->text.length, (const char *)letter->text.data);
+    kvf_suspect_old_ucx(manager, letter->status, &error);
     kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
                                                 .agent_name = kvf_slice_of(agent->name),
                                                 .error = &error});

@@ -251,6 +251,8 @@ int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity);
 kvf_safety kvf_room_wait(kvf_room *room, int timeout_ms);
 void kvf_room_abort(kvf_room *room);
 void kvf_room_close(kvf_room *room);
+/* Adds to a failure of this cause what an old UCX of ours may have to do with it. */
+void kvf_suspect_old_ucx(const kvf_manager *manager, kvf_status cause, kvf_error *error);
 /* Loop: makes the machine's state visible and pends an event. */
 void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes);
 

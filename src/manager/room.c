@@ -265,13 +265,10 @@ static void count_fencing(kvf_room *room, const kvf_outcome *outcome, bool was_f
 
 /* Large writes over shared memory hang or are lost between UCX before 1.19 and newer ones; neither side
  * hears more of it than silence. */
-static void suspect_old_ucx(const kvf_manager *manager, kvf_outcome *outcome)
+void kvf_suspect_old_ucx(const kvf_manager *manager, kvf_status cause, kvf_error *error)
 {
-    kvf_error *error = &outcome->error;
-    if (outcome->state != KVF_FAILED || manager->settings.engine != 0 ||
-        (error->status != KVF_TIMEOUT && error->status != KVF_PEER_GONE &&
-         error->status != KVF_TRANSPORT) ||
-        kvf_ucx_is_at_least(19))
+    if (manager->settings.engine != 0 || kvf_ucx_is_at_least(19) ||
+        (cause != KVF_TIMEOUT && cause != KVF_PEER_GONE && cause != KVF_TRANSPORT))
         return;
     size_t length = strlen(error->text);
     (void)snprintf(error->text + length, sizeof error->text - length,
@@ -284,8 +281,8 @@ void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes)
 {
     kvf_manager *manager = room->manager;
     bool was_fencing = published_state(room) == KVF_FAILED;
-    if (!was_fencing)
-        suspect_old_ucx(manager, outcome);
+    if (!was_fencing && outcome->state == KVF_FAILED)
+        kvf_suspect_old_ucx(manager, outcome->error.status, &outcome->error);
     count_end(room, outcome);
     count_fencing(room, outcome, was_fencing);
     atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);

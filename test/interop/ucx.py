@@ -46,7 +46,7 @@ def cells() -> list[Cell]:
 # Pairs of UCX that don't meet: large puts over shared memory hang or are lost between 1.13 and newer ones.
 # There our side must end the room by its deadline and say which UCX it has and which it needs.
 BROKEN = {
-    ("stock", "kvferry", "shm", f"kvferry on UCX {SYSTEM}"),
+    ("stock", "kvferry", "shm", f"kvferry on UCX {SYSTEM}"),  # refused before anything is sent
     ("kvferry", "stock", "shm+cma", f"kvferry on UCX {SYSTEM}"),
     ("kvferry", "stock", "shm", f"kvferry on UCX {SYSTEM}"),
     ("kvferry", "kvferry", "shm+cma", f"prefill on UCX {SYSTEM}, decode on UCX 1.22.0"),
@@ -72,6 +72,12 @@ def says_what_to_do(cell: Cell, prefill: Process, decode: Process, sends: list[L
     return text
 
 
+def survives(cell: Cell, prefill: Process) -> None:
+    """A pair that can't work must not end the stock prefill."""
+    if cell.prefill == "stock" and (not prefill.running or prefill.complaints()):
+        raise Failed(f"{prefill.name} has ended")
+
+
 def play(place: Place, cell: Cell) -> str:
     numbers = Numbers()
     releases = re.findall(r"UCX ([\w.]+)", cell.what)
@@ -86,7 +92,9 @@ def play(place: Place, cell: Cell) -> str:
         for scattered in (False, True):
             rooms = lines(Shape(1, scattered, chunked=True), numbers, POOL, seed=1)
             if (cell.prefill, cell.decode, cell.transport, cell.what) in BROKEN:
-                return says_what_to_do(cell, prefill, decode, *rooms)
+                seen = says_what_to_do(cell, prefill, decode, *rooms)
+                survives(cell, prefill)
+                return seen
             move(prefill, decode, *rooms, SECONDS)
     return ""
 
