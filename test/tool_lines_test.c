@@ -183,7 +183,8 @@ static bool write_room(FILE *stream)
                                 .began = 1000000000,
                                 .ended = 1100000000,
                                 .verified = CHECKED_RIGHT,
-                                .safety = KVF_PAGES_SAFE};
+                                .safety = KVF_PAGES_SAFE,
+                                .proof = KVF_PROOF_COMPLETED};
     return line_write_room(stream, &answer);
 }
 
@@ -192,8 +193,14 @@ static bool write_failed_room(FILE *stream)
     const room_answer answer = {.room = 8,
                                 .status = KVF_PEER_GONE,
                                 .reason = "prefill \"a\" is gone",
-                                .safety = KVF_PAGES_RELEASED};
+                                .safety = KVF_PAGES_IN_USE};
     return line_write_room(stream, &answer);
+}
+
+static bool write_settled(FILE *stream)
+{
+    const settled_answer answer = {.room = 8, .safety = KVF_PAGES_RELEASED, .settled = 1200000000};
+    return line_write_settled(stream, &answer);
 }
 
 static bool write_error(FILE *stream)
@@ -208,16 +215,20 @@ static void answers_are_single_lines(void **state)
     char *room = written(write_room);
     assert_string_equal(room, "{\"room\":7,\"state\":\"success\",\"status\":\"ok\",\"reason\":\"\","
                               "\"bytes\":4096,\"seconds\":0.1,\"verified\":true,"
-                              "\"safety\":\"safe\",\"began_ns\":1000000000,"
+                              "\"safety\":\"safe\",\"proof\":\"completed\",\"began_ns\":1000000000,"
                               "\"ended_ns\":1100000000}\n");
     char *failed = written(write_failed_room);
     assert_non_null(strstr(failed, "\"state\":\"failed\",\"status\":\"peer gone\",\"reason\":"
                                    "\"prefill \\\"a\\\" is gone\""));
-    assert_non_null(strstr(failed, "\"verified\":null,\"safety\":\"not proven safe\""));
+    assert_non_null(strstr(failed, "\"verified\":null,\"safety\":\"in use\",\"proof\":\"none\""));
+    char *settled = written(write_settled);
+    assert_string_equal(settled, "{\"room\":8,\"settled\":true,\"safety\":\"released\","
+                                 "\"proof\":\"none\",\"settled_ns\":1200000000}\n");
     char *error = written(write_error);
     assert_string_equal(error, "{\"error\":\"not JSON\",\"line\":12,\"room\":3}\n");
     free(room);
     free(failed);
+    free(settled);
     free(error);
 }
 

@@ -68,6 +68,18 @@ either() {
     grep -qe "$3" <<<"$first"$'\n'"$line" || complain "$1 answered nothing with \"$3\": $first $line"
 }
 
+# failed WORKER PATTERN: the room's failure, and what becomes of its pages, in the same line or one of its own.
+failed() {
+    answer "$1" "\"state\":\"failed\".*"
+    grep -qe "$2" <<<"$line" || complain "$1 answered \"$line\", which lacks \"$2\""
+    if grep -q '"safety":"in use","proof":"none"' <<<"$line"; then
+        answer "$1" '^{"room":[0-9]*,"settled":true,"safety":"safe","proof":"[a-z ]*","settled_ns":[1-9][0-9]*}$'
+    fi
+    grep -qe '"safety":"safe","proof":"[a-z]' <<<"$line" || complain "$1: the pages are not safe: $line"
+    grep -qe '"proof":"none"' <<<"$line" && complain "$1: safe without a proof: $line"
+    return 0
+}
+
 # finish NAME EXPECTED_STATUS: ends its input and waits for it.
 finish() {
     local status=0
@@ -146,14 +158,16 @@ tell decode '{"room":4,"pages":[64]}'
 answer decode '"room":4,"state":"failed","status":"out of range","reason":".*64.*","bytes":0.*"verified":null,"safety":"safe"'
 tell decode '{"room":5,"pages":[1,2]}' # no sender ever opens it
 tell decode '{"room":5,"pages":[3]}'
-answer decode '"error":"the room is open already".*"room":5}'
+answer decode '"error":"the room is open already.*"room":5}'
 tell decode '{"poison":true}'
 answer decode '"error":"rooms are open'
 tell decode '{"abort":5}'
-answer decode '"room":5,"state":"failed","status":"aborted"'
+failed decode '"room":5,"state":"failed","status":"aborted"'
+tell decode '{"abort":5}'
+answer decode '"error":"no such room is open"'
 tell prefill '{"room":6,"pages":[1,2]}'
 tell prefill '{"abort":6}'
-answer prefill '"room":6,"state":"failed","status":"aborted"'
+failed prefill '"room":6,"state":"failed","status":"aborted"'
 tell prefill '{"room":7,"pages":[1,2]}'
 tell decode '{"room":7,"pages":[1,2],"source_pages":[1,3]}' # a claim that isn't true
 answer decode '"room":7,"state":"success".*"verified":false.*"mismatch":"buffer 0, page 2: byte 0 is'
@@ -186,11 +200,28 @@ scene="sides that disagree"
 start_workers
 tell prefill '{"room":8,"pages":[1,2]}'
 tell decode '{"room":8,"pages":[1,2,3]}'
-answer prefill '"room":8,"state":"failed","status":"mismatch"'
-tell decode '{"abort":8}' # a stock peer would have to be told like this, too
-answer decode '"room":8,"state":"failed"'
+failed prefill '"room":8,"state":"failed","status":"mismatch"'
+failed decode '"room":8,"state":"failed","status":"peer failed","reason":".*mismatch'
 finish decode 1
 finish prefill 1
+
+scene="pages that nobody proves safe"
+start held "$tool" prefill "${shape[@]}" --bootstrap "$bootstrap" --set advertise_address=127.0.0.1 --set extensions=off
+start hasty "$tool" decode "${shape[@]}" --bootstrap "$bootstrap" --set fence_timeout=50ms
+answer held '"ready":true'
+answer hasty '"ready":true'
+tell hasty '{"room":1,"pages":[5]}'
+until tell held '{"statistics":true}' && answer held '"statistics"' && grep -q '"requests_held":1' <<<"$line"; do
+    continue
+done
+tell hasty '{"abort":1}'
+answer hasty '"room":1,"state":"failed","status":"aborted".*"safety":"in use","proof":"none"'
+exec {to[hasty]}>&- # the end of the input waits for what becomes of the pages
+answer hasty '^{"room":1,"settled":true,"safety":"released","proof":"none","settled_ns":'
+finish held 0
+status=0
+wait "${pid[hasty]}" || status=$?
+[ "$status" = 1 ] || complain "decode ended with $status instead of 1"
 
 scene="a library that writes to descriptor 1"
 lines=$(UCX_NO_SUCH_VARIABLE=1 "$tool" decode "${shape[@]}" --bootstrap "$bootstrap" 2>/dev/null <<<'{"quit":true}')

@@ -54,11 +54,21 @@ typedef struct room_answer {
     check_result verified;
     const char *mismatch; /* with CHECKED_WRONG */
     kvf_safety safety;
+    kvf_proof proof;
 } room_answer;
+
+/* What became of the pages of a room that was answered as failed with its pages in use. */
+typedef struct settled_answer {
+    uint64_t room;
+    kvf_safety safety;
+    kvf_proof proof;
+    uint64_t settled;
+} settled_answer;
 
 /* Each writes one line and flushes it; false when the stream is broken. */
 bool line_write_ready(FILE *stream, kvf_role role, uint16_t port);
 bool line_write_room(FILE *stream, const room_answer *answer);
+bool line_write_settled(FILE *stream, const settled_answer *answer);
 bool line_write_statistics(FILE *stream, const kvf_statistics *statistics);
 bool line_write_poisoned(FILE *stream);
 bool line_write_error(FILE *stream, const tool_line *line, uint64_t line_number,

@@ -32,7 +32,7 @@ static const char *safety_name(kvf_safety safety)
     case KVF_PAGES_RELEASED:
         break;
     }
-    return "not proven safe";
+    return "released";
 }
 
 static json_t *check_value(check_result verified)
@@ -43,15 +43,25 @@ static json_t *check_value(check_result verified)
 bool line_write_room(FILE *stream, const room_answer *answer)
 {
     json_t *object = json_pack(
-        "{s:I, s:s, s:s, s:s, s:I, s:f, s:o, s:s, s:I, s:I}", "room", (json_int_t)answer->room,
+        "{s:I, s:s, s:s, s:s, s:I, s:f, s:o, s:s, s:s, s:I, s:I}", "room", (json_int_t)answer->room,
         "state", answer->status == KVF_OK ? "success" : "failed", "status",
         kvf_status_name(answer->status), "reason", answer->reason, "bytes",
         (json_int_t)answer->bytes, "seconds", (double)(answer->ended - answer->began) / 1e9,
-        "verified", check_value(answer->verified), "safety", safety_name(answer->safety),
-        "began_ns", (json_int_t)answer->began, "ended_ns", (json_int_t)answer->ended);
+        "verified", check_value(answer->verified), "safety", safety_name(answer->safety), "proof",
+        kvf_proof_name(answer->proof), "began_ns", (json_int_t)answer->began, "ended_ns",
+        (json_int_t)answer->ended);
     if (object != NULL && answer->verified == CHECKED_WRONG)
         (void)json_object_set_new(object, "mismatch", json_string(answer->mismatch));
     return write_object(stream, object);
+}
+
+bool line_write_settled(FILE *stream, const settled_answer *answer)
+{
+    return write_object(stream,
+                        json_pack("{s:I, s:b, s:s, s:s, s:I}", "room", (json_int_t)answer->room,
+                                  "settled", 1, "safety", safety_name(answer->safety), "proof",
+                                  kvf_proof_name(answer->proof), "settled_ns",
+                                  (json_int_t)answer->settled));
 }
 
 bool line_write_statistics(FILE *stream, const kvf_statistics *statistics)
@@ -75,7 +85,9 @@ bool line_write_statistics(FILE *stream, const kvf_statistics *statistics)
                     {"writes_posted", statistics->writes_posted},
                     {"bytes_written", statistics->bytes_written},
                     {"transfers_active", statistics->transfers_active},
-                    {"registered", statistics->registered}};
+                    {"registered", statistics->registered},
+                    {"rooms_fencing", statistics->rooms_fencing},
+                    {"rooms_released", statistics->rooms_released}};
     json_t *inner = json_object();
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++)
         (void)json_object_set_new(inner, counters[i].name,

@@ -57,16 +57,37 @@ tool_room *rooms_take_final(room_table *table)
     table->first_final = room->next_final;
     if (table->first_final == NULL)
         table->last_final = NULL;
-    remove_from_bucket(table, room);
     return room;
 }
 
-void room_free(tool_room *room)
+/* Closes the room's handle and frees it. */
+static void free_room(tool_room *room)
 {
     kvf_sender_close(room->sender);
     kvf_receiver_close(room->receiver);
     line_free(&room->line);
     free(room);
+}
+
+static void remove_room(room_table *table, tool_room *room)
+{
+    remove_from_bucket(table, room);
+    free_room(room);
+}
+
+void rooms_answered(room_table *table, tool_room *room)
+{
+    room->answered = true;
+    if (room->safety == KVF_PAGES_IN_USE)
+        table->fencing++;
+    else
+        remove_room(table, room);
+}
+
+void rooms_settled(room_table *table, tool_room *room)
+{
+    table->fencing--;
+    remove_room(table, room);
 }
 
 void room_abort(tool_room *room)
@@ -92,7 +113,7 @@ void rooms_free_all(room_table *table)
         while (table->buckets[i] != NULL) {
             tool_room *room = table->buckets[i];
             table->buckets[i] = room->next_in_bucket;
-            room_free(room);
+            free_room(room);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* The rooms a worker has been told of and not yet answered. */
+/* The rooms a worker has been told of and not yet answered, or whose pages are in use still. */
 #ifndef KVFERRY_TOOL_ROOMS_H
 #define KVFERRY_TOOL_ROOMS_H
 
@@ -9,9 +9,11 @@ typedef struct tool_room {
     tool_line line; /* what was asked for; owned */
     kvf_sender *sender;
     kvf_receiver *receiver;
-    bool final; /* its last event came, or it couldn't be opened */
+    bool final;    /* it has ended, or it couldn't be opened */
+    bool answered; /* its end was told; it stays while its pages are in use */
     kvf_status status;
     kvf_safety safety;
+    kvf_proof proof;
     uint64_t bytes;
     uint64_t began;
     uint64_t ended;
@@ -26,7 +28,8 @@ typedef struct room_table {
     tool_room *buckets[ROOM_BUCKETS];
     tool_room *first_final; /* in the order they ended */
     tool_room *last_final;
-    size_t open; /* not final */
+    size_t open;    /* not final */
+    size_t fencing; /* answered, with pages that are in use still */
 } room_table;
 
 tool_room *rooms_find(room_table *table, uint64_t id);
@@ -37,11 +40,14 @@ tool_room *rooms_add(room_table *table, tool_line *line);
 /* The room has ended at `now` with the status, safety and bytes already in it. */
 void rooms_end(room_table *table, tool_room *room, uint64_t now);
 
-/* The next room to answer; it leaves the table and is the caller's. NULL: none. */
+/* The next room to answer; it stays in the table. NULL: none. */
 tool_room *rooms_take_final(room_table *table);
 
-/* Closes the room's handle and frees it. */
-void room_free(tool_room *room);
+/* The room was answered: it goes, unless its pages are in use. */
+void rooms_answered(room_table *table, tool_room *room);
+
+/* The pages of an answered room are not in use any more: it goes. */
+void rooms_settled(room_table *table, tool_room *room);
 
 void room_abort(tool_room *room);
 void rooms_abort_all(room_table *table);

@@ -165,15 +165,21 @@ static void show_progress(const tool_worker *worker)
                       (unsigned long long)worker->succeeded, (unsigned long long)worker->failed);
 }
 
+/* Who quits needn't know when the pages are safe: they go with the process. */
+static bool has_ended(const tool_worker *worker)
+{
+    bool answered = worker->rooms.open == 0 && worker->rooms.first_final == NULL;
+    bool settled = worker->quitting || worker->rooms.fencing == 0;
+    return (worker->input.ended || worker->quitting) && answered && settled;
+}
+
 static void serve(tool_worker *worker)
 {
     if (!line_write_ready(stdout, worker->role, kvf_manager_port(worker->manager)))
         worker->output_broken = true;
     bool aborted = false;
     for (;;) {
-        bool ending = worker->input.ended || worker->quitting;
-        bool idle = worker->rooms.open == 0 && worker->rooms.first_final == NULL;
-        if (worker->output_broken || (ending && idle))
+        if (worker->output_broken || has_ended(worker))
             return;
         if (worker->quitting && !aborted) {
             rooms_abort_all(&worker->rooms);

@@ -25,6 +25,7 @@ static void end_refused(tool_worker *worker, tool_room *room, kvf_status status)
     (void)message_set(&room->reason, "%s", kvf_error_text());
     room->status = status;
     room->safety = KVF_PAGES_SAFE;
+    room->proof = KVF_PROOF_NEVER_DISCLOSED;
     kvf_sender_close(room->sender);
     kvf_receiver_close(room->receiver);
     room->sender = NULL;
@@ -74,7 +75,7 @@ static kvf_status open_receiver(tool_worker *worker, tool_room *room)
 static void start_room(tool_worker *worker, tool_line *line)
 {
     if (rooms_find(&worker->rooms, line->room) != NULL) {
-        worker_refuse(worker, line, "the room is open already");
+        worker_refuse(worker, line, "the room is open already, or its pages are in use still");
         return;
     }
     bool decode = worker->role == KVF_DECODE;
@@ -96,7 +97,7 @@ static void start_room(tool_worker *worker, tool_line *line)
 static void abort_room(tool_worker *worker, const tool_line *line)
 {
     tool_room *room = rooms_find(&worker->rooms, line->room);
-    if (room == NULL)
+    if (room == NULL || room->answered)
         worker_refuse(worker, line, "no such room is open");
     else
         room_abort(room);
@@ -111,8 +112,9 @@ static void tell_statistics(tool_worker *worker)
 
 static void poison_again(tool_worker *worker, const tool_line *line)
 {
-    if (worker->rooms.open > 0) {
-        worker_refuse(worker, line, "rooms are open: poison would overwrite what arrives");
+    if (worker->rooms.open + worker->rooms.fencing > 0) {
+        worker_refuse(worker, line,
+                      "rooms are open, or their pages in use: poison would overwrite what arrives");
         return;
     }
     pool_poison(&worker->pool);
@@ -149,19 +151,37 @@ void worker_take_line(tool_worker *worker, const char *text, size_t length)
     line_free(&line);
 }
 
-void worker_take_event(tool_worker *worker, const kvf_event *event, uint64_t now)
+static void end_room(tool_worker *worker, tool_room *room, const kvf_event *event, uint64_t now)
 {
-    tool_room *room = event->user;
-    if (room->final || (event->state != KVF_SUCCESS && event->state != KVF_FAILED))
-        return;
     room->status = (kvf_status)event->status;
-    room->safety = (kvf_safety)event->safety;
     room->bytes = event->bytes;
     if (event->state == KVF_FAILED)
         (void)message_set(&room->reason, "%s",
                           room->sender != NULL ? kvf_sender_failure_text(room->sender)
                                                : kvf_receiver_failure_text(room->receiver));
     rooms_end(&worker->rooms, room, now);
+}
+
+static void tell_settled(tool_worker *worker, tool_room *room, uint64_t now)
+{
+    settled_answer answer = {
+        .room = room->line.room, .safety = room->safety, .proof = room->proof, .settled = now};
+    check_output(worker, line_write_settled(stdout, &answer));
+    rooms_settled(&worker->rooms, room);
+}
+
+/* A failed room whose pages are in use has a second event, when they aren't any more. */
+void worker_take_event(tool_worker *worker, const kvf_event *event, uint64_t now)
+{
+    tool_room *room = event->user;
+    if (event->state != KVF_SUCCESS && event->state != KVF_FAILED)
+        return;
+    room->safety = (kvf_safety)event->safety;
+    room->proof = (kvf_proof)event->proof;
+    if (!room->final)
+        end_room(worker, room, event, now);
+    else if (room->answered && room->safety != KVF_PAGES_IN_USE)
+        tell_settled(worker, room, now);
 }
 
 static check_result check_room(tool_worker *worker, const tool_room *room, message *mismatch)
@@ -193,12 +213,13 @@ bool worker_answer_one(tool_worker *worker)
                           .ended = room->ended,
                           .verified = check_room(worker, room, &mismatch),
                           .mismatch = mismatch.text,
-                          .safety = room->safety};
+                          .safety = room->safety,
+                          .proof = room->proof};
     if (room->status == KVF_OK && answer.verified != CHECKED_WRONG)
         worker->succeeded++;
     else
         worker->failed++;
     check_output(worker, line_write_room(stdout, &answer));
-    room_free(room);
+    rooms_answered(&worker->rooms, room);
     return true;
 }
