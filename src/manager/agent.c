@@ -2,6 +2,7 @@
  * connection. A restarted process has a fresh name and is a new agent. */
 #include "manager/agent.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,6 +162,21 @@ void kvf_agent_transport_failed(void *user, kvf_engine_peer *peer, const char *t
     kvf_agent *agent = manager->engine->operations->peer_user(peer);
     if (agent != NULL && !agent->dead)
         bury(agent, text);
+}
+
+void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
+{
+    char why[128];
+    kvf_agent *agent;
+    kvf_agent *next;
+    (void)snprintf(why, sizeof why,
+                   "this process was stopped for %.1f s, for which no peer waits (setting "
+                   "heartbeat_timeout)",
+                   (double)silence / (double)KVF_SECOND);
+    HASH_ITER(by_name, manager->agents, agent, next)
+    {
+        bury(agent, why);
+    }
 }
 
 void kvf_agents_reap(kvf_manager *manager)

@@ -87,11 +87,28 @@ static void mark(kvf_manager *manager, void *tag)
         ((kvf_watch *)tag)->ready(tag);
 }
 
+/* With peers to lose a prefill never sleeps for longer than it may be silent: else it couldn't tell sleep from
+ * having been stopped. */
 static uint64_t next_deadline(const kvf_manager *manager)
 {
-    uint64_t timers = kvf_timers_next(&manager->timers);
+    uint64_t deadline = kvf_timers_next(&manager->timers);
     uint64_t client = kvf_bootstrap_client_deadline(manager->client);
-    return timers < client ? timers : client;
+    uint64_t look = manager->agents == NULL
+                        ? KVF_NEVER
+                        : kvf_clock_after(manager->now, manager->settings.heartbeat_timeout);
+    if (client < deadline)
+        deadline = client;
+    return look < deadline ? look : deadline;
+}
+
+/* Who was stopped for longer than its peers wait has been given up by them, and what it still had to write may
+ * be another room's by now. Seen before anything else is done. */
+static void look_for_a_stop(kvf_manager *manager)
+{
+    uint64_t silence = manager->now - manager->last_turn;
+    if (manager->agents != NULL && silence > 2 * manager->settings.heartbeat_timeout)
+        kvf_agents_give_up(manager, silence);
+    manager->last_turn = manager->now;
 }
 
 /* Sleeps until something happens, or only looks when there is more to do. */
@@ -103,6 +120,7 @@ static bool wait_for_events(kvf_manager *manager, bool look_only)
         timeout = kvf_clock_wait(kvf_clock_now(), next_deadline(manager));
     int count = epoll_wait(manager->epoll_fd, events, SLICE_EVENTS, timeout);
     manager->now = kvf_clock_now();
+    look_for_a_stop(manager);
     for (int i = 0; i < count; i++)
         mark(manager, events[i].data.ptr);
     return count > 0;
@@ -158,7 +176,7 @@ static void wind_up(kvf_manager *manager)
 void *kvf_loop_run(void *user)
 {
     kvf_manager *manager = user;
-    manager->now = kvf_clock_now();
+    manager->now = manager->last_turn = kvf_clock_now();
     if (manager->role == KVF_PREFILL && manager->settings.bootstrap_address[0] != '\0')
         kvf_registration_start(manager);
     run(manager);

@@ -213,6 +213,7 @@ struct kvf_manager {
     bool client_busy;
     kvf_registration registration;
     uint64_t now;
+    uint64_t last_turn; /* when the loop last looked at the clock after a sleep */
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
@@ -298,6 +299,8 @@ void kvf_agents_reap(kvf_manager *manager);
 void kvf_agent_connection_gone(void *manager, uint64_t connection);
 void kvf_agent_transport_failed(void *manager, kvf_engine_peer *peer, const char *text);
 void kvf_agents_free(kvf_manager *manager);
+/* This process was silent for so long that all of them have given it up. */
+void kvf_agents_give_up(kvf_manager *manager, uint64_t silence);
 
 /* receiver.c, loop side */
 void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call);
