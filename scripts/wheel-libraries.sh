@@ -25,7 +25,8 @@ source_places() {
         awk -v release="$release" '$1 == "deb" && $0 ~ " " release { $1 = "deb-src"; print }' >"$folder/places.list"
     cat /etc/apt/sources.list.d/*.sources 2>/dev/null |
         awk -v release="$release" 'BEGIN { RS = ""; ORS = "\n\n" }
-            ("\n" $0) ~ "\nSuites: *" release { sub(/Types:[^\n]*/, "Types: deb-src"); print }' >"$folder/places.sources"
+            ("\n" $0) ~ "\nSuites: *" release { sub(/Types:[^\n]*/, "Types: deb-src"); print }' \
+            >"$folder/places.sources"
 }
 
 fetch() { # into $folder/sources, a folder a package; apt checks the signatures
@@ -64,8 +65,8 @@ build_zeromq() { # without CURVE and multicast
 
 build_microhttpd() (
     cd "$folder/sources/libmicrohttpd"
-    ./configure --prefix="$prefix" --libdir="$prefix/lib" --disable-static --disable-https --disable-curl --disable-doc \
-        --disable-examples --disable-nls --disable-dependency-tracking --disable-silent-rules &&
+    ./configure --prefix="$prefix" --libdir="$prefix/lib" --disable-static --disable-https --disable-curl \
+        --disable-doc --disable-examples --disable-nls --disable-dependency-tracking --disable-silent-rules &&
         make -j "$jobs" -C src/microhttpd && make -C src/microhttpd install && make -C src/include install &&
         make install-pkgconfigDATA
 )

@@ -203,6 +203,13 @@ class Scheduler:
     def counters(self) -> dict:
         return {**self.manager.counters.rooms(), **self.manager.counters.work()}
 
+    def reset_counters(self) -> None:
+        """For the next test in this process, to which the last one must have left no room."""
+        counters = self.manager.counters
+        if counters.open != 0:
+            raise AssertionError(f"{counters.open} rooms are open: {sorted(map(str, self.rooms))}")
+        counters.__init__()
+
     def describe(self) -> dict:
         return self.manager.description
 

@@ -4,49 +4,74 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
 import numpy
 
 from kvferry.sglang import backend
-from support import AUX_BYTES, LAYERS, PAGE_BYTES, PAGES, FolderTest, Worker, environment, pattern, pretend_sglang, wait_until
+from support import AUX_BYTES, LAYERS, PAGE_BYTES, PAGES, Worker, environment, pattern, pretend_sglang, wait_until
 
 FAILED, BOOTSTRAPPING, WAITING, SUCCESS = 0, 1, 2, 4
 
 
-class SchedulerTest(FolderTest):
-    """A bootstrap server here, as in SGLang's main process; schedulers are spawned as a test wants them."""
+class SchedulerTest(unittest.TestCase):
+    """A bootstrap server here, as in SGLang's main process. A pair of schedulers is shared by the tests of a class;
+    those that kill, stop or configure one spawn their own."""
 
     settings: dict[str, str] = {}
+    _pair: tuple[Worker, Worker] | None = None
 
-    def setUp(self) -> None:
-        super().setUp()
-        pretend_sglang(self.folder, "0.4.7")
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = Path(tempfile.mkdtemp(prefix="kvferry-test-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        pretend_sglang(cls.folder, "0.4.7")
         # Spawned processes are given this one's path.
-        sys.path.insert(0, str(self.folder))
-        self.addCleanup(sys.path.remove, str(self.folder))
-        self.enter(
-            environment(
-                KVFERRY_SGLANG="1",
-                SGLANG_HOST_IP="127.0.0.1",
-                KVFERRY_SGLANG_BOOTSTRAP_HOST="127.0.0.1",
-                KVFERRY_LOG_LEVEL="off",
-                **self.settings,
-            )
+        sys.path.insert(0, str(cls.folder))
+        cls.addClassCleanup(sys.path.remove, str(cls.folder))
+        variables = environment(
+            KVFERRY_SGLANG="1",
+            SGLANG_HOST_IP="127.0.0.1",
+            KVFERRY_SGLANG_BOOTSTRAP_HOST="127.0.0.1",
+            KVFERRY_LOG_LEVEL="off",
+            **cls.settings,
         )
-        self.server = backend.NixlKVBootstrapServer(0)
-        self.addCleanup(self.server.close)
-        self.address = f"127.0.0.1:{self.server.port}"
+        variables.__enter__()
+        cls.addClassCleanup(variables.__exit__, None, None, None)
+        cls.server = backend.NixlKVBootstrapServer(0)
+        cls.addClassCleanup(cls.server.close)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
 
     def worker(self, role: str, rank: int = 0, tp_size: int = 1) -> Worker:
+        """A scheduler for this test alone, which then has a bootstrap server of its own too."""
+        if "server" not in vars(self):
+            self.server = backend.NixlKVBootstrapServer(0)
+            self.addCleanup(self.server.close)
         worker = Worker(role, self.server.port, rank, tp_size)
         self.addCleanup(worker.stop)
         return worker
 
     def pair(self) -> tuple[Worker, Worker]:
+        """The class's own: a test leaves no room open in them."""
+        cls = type(self)
+        if cls._pair is None:
+            cls._pair = (Worker("prefill", cls.server.port), Worker("decode", cls.server.port))
+            for worker in cls._pair:
+                cls.addClassCleanup(worker.stop)
+        for worker in cls._pair:
+            worker.reset_counters()
+        return cls._pair
+
+    def fresh_pair(self) -> tuple[Worker, Worker]:
         return self.worker("prefill"), self.worker("decode")
 
     def ready(self, prefill: Worker, decode: Worker, room: int, pages, slots: tuple[int, int]) -> None:
@@ -69,6 +94,7 @@ class SchedulerTest(FolderTest):
 class Transfers(SchedulerTest):
     def test_chunks_arrive_with_all_aux_buffers(self) -> None:
         prefill, decode = self.pair()
+        written = prefill.statistics()["bytes_written"]
         source, target = range(1, 61), range(200, 140, -1)
         self.ready(prefill, decode, 11, target, (3, 5))
         for start in (0, 25, 50):
@@ -84,7 +110,7 @@ class Transfers(SchedulerTest):
             self.assertEqual(rooms["pages"], 60)
             self.assertEqual(side.poll(11), SUCCESS)
         self.assertEqual(prefill.counters()["chunks"], 3)
-        self.assertEqual(prefill.statistics()["bytes_written"], 60 * LAYERS * PAGE_BYTES + sum(AUX_BYTES))
+        self.assertEqual(prefill.statistics()["bytes_written"] - written, 60 * LAYERS * PAGE_BYTES + sum(AUX_BYTES))
 
     def test_many_rooms_at_once(self) -> None:
         prefill, decode = self.pair()
@@ -105,6 +131,8 @@ class Transfers(SchedulerTest):
             prefill.await_poll(room, SUCCESS)
             decode.await_poll(room, SUCCESS)
             self.check_layers(decode, pages[room])
+            prefill.clear(room)
+            decode.clear(room)
         self.assertEqual(prefill.counters()["open_most"], 16)
         self.assertEqual(decode.counters()["open_most"], 16)
 
@@ -203,6 +231,7 @@ class Failures(SchedulerTest):
         for worker in (prefill, decode):
             worker.await_poll(43, SUCCESS)
             self.assertRegex(worker.failure(43), "this rank had delivered.*pages safe")
+            self.assertEqual(worker.poll(43), SUCCESS)
 
     def test_a_twin_of_an_open_room_fails_alone(self) -> None:
         prefill, decode = self.pair()
@@ -210,14 +239,17 @@ class Failures(SchedulerTest):
         self.assertRegex(decode.open_twin(51, self.address), "room 51 failed on decode rank 0: busy")
         self.assertRegex(prefill.open_twin(51, ""), "busy")
         prefill.send(51, [1])
-        decode.await_poll(51, SUCCESS)
+        for worker in (prefill, decode):
+            worker.await_poll(51, SUCCESS)
+            worker.clear(51)
 
     def test_a_retracted_request_fails_at_once_with_that_reason(self) -> None:
         prefill, decode = self.pair()
         self.ready(prefill, decode, 52, [10], (0, 0))
         prefill.send(52, [1])
-        decode.await_poll(52, SUCCESS)
-        decode.clear(52)
+        for worker in (decode, prefill):
+            worker.await_poll(52, SUCCESS)
+            worker.clear(52)
         decode.open(52, self.address)
         self.assertEqual(decode.poll(52), FAILED)
         self.assertRegex(decode.failure(52), "retracted")
@@ -245,7 +277,7 @@ class Failures(SchedulerTest):
         self.assert_fails(prefill, 72, "timeout: ")
 
     def test_a_killed_prefill_fails_the_room_and_a_new_one_serves(self) -> None:
-        prefill, decode = self.pair()
+        prefill, decode = self.fresh_pair()
         self.ready(prefill, decode, 81, range(10, 14), (0, 0))
         prefill.send(81, [1, 2])
         prefill.process.kill()
@@ -258,7 +290,7 @@ class Failures(SchedulerTest):
         self.check_bytes(decode, range(1, 5), range(10, 14), (1, 1))
 
     def test_a_killed_decode_fails_the_room_on_prefill(self) -> None:
-        prefill, decode = self.pair()
+        prefill, decode = self.fresh_pair()
         self.ready(prefill, decode, 83, range(10, 14), (0, 0))
         prefill.send(83, [1, 2])
         decode.process.kill()
@@ -273,7 +305,7 @@ class UnprovenPages(SchedulerTest):
 
     def setUp(self) -> None:
         super().setUp()
-        self.prefill, self.decode = self.pair()
+        self.prefill, self.decode = self.fresh_pair()
         self.ready(self.prefill, self.decode, 95, range(10, 14), (0, 0))
         os.kill(self.prefill.pid, signal.SIGSTOP)
         self.addCleanup(os.kill, self.prefill.pid, signal.SIGCONT)
@@ -307,17 +339,19 @@ class Configuration(SchedulerTest):
 
 
 class Report(SchedulerTest):
+    settings = {"KVFERRY_SGLANG_REPORT_INTERVAL": "1ms"}
+
     def setUp(self) -> None:
-        self.settings = {"KVFERRY_SGLANG_REPORT_INTERVAL": "1ms"}
-        super().setUp()
-        self.enter(environment(KVFERRY_SGLANG_REPORT=str(self.folder / "report")))
+        variables = environment(KVFERRY_SGLANG_REPORT=str(self.folder / "report"))
+        variables.__enter__()
+        self.addCleanup(variables.__exit__, None, None, None)
 
     def report_of(self, worker: Worker, role: str) -> dict:
         path = self.folder / f"report-{role}-0-{worker.pid}.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
     def test_it_tells_from_outside_what_a_scheduler_did(self) -> None:
-        prefill, decode = self.pair()
+        prefill, decode = self.fresh_pair()
         self.ready(prefill, decode, 91, range(10, 14), (0, 0))
         wait_until(lambda: self.report_of(decode, "decode").get("rooms", {}).get("open") == 1, "an open room is told")
         prefill.send(91, [1, 2])

@@ -17,7 +17,10 @@ from kvferry._library import library_path
 from support import SOURCE_ROOT
 
 # What any Linux with the wheel's glibc has: the C library's own parts, and the compilers' run-time libraries.
-OF_ANY_LINUX = re.compile(r"^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux[\w-]*|libgcc_s|libstdc\+\+)\.so(\.\d+)+$")
+OF_ANY_LINUX = re.compile(
+    r"^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux[\w-]*|libgcc_s|libstdc\+\+)\.so(\.\d+)+$"
+)
+MAPPED = "print(*{line.split()[-1] for line in open('/proc/self/maps') if '.so' in line}, sep='\\n')"
 OF_UCX = re.compile(r"^libuc[psmt]\.so\.0$")
 
 
@@ -68,22 +71,18 @@ class Wheel(unittest.TestCase):
     def test_no_other_library_is_mapped(self) -> None:
         """Asked of a process that has opened a manager, UCX's modules included."""
         program = (
-            "import re, kvferry; pool = bytearray(4096)\n"
-            "manager = kvferry.Manager(kvferry.Role.DECODE, [kvferry.Buffer(pool, 64)])\n"
-            "print(*{line.split()[-1] for line in open('/proc/self/maps') if '.so' in line}, sep='\\n')"
+            "import kvferry; pool = bytearray(4096)\n"
+            "manager = kvferry.Manager(kvferry.Role.DECODE, [kvferry.Buffer(pool, 64)])\n" + MAPPED
         )
-        output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
         inside = str(library_path().parents[2])
-        for path in output.split():
-            own = path.startswith((inside, sys.base_prefix)) or OF_ANY_LINUX.match(Path(path).name)
-            self.assertTrue(own or "python" in path or Path(path).name in self.of_python(), f"{path} is mapped")
+        of_python = self.mapped("import asyncio, ctypes, dataclasses, importlib.util, threading\n" + MAPPED)
+        for path in self.mapped(program) - of_python:
+            self.assertTrue(path.startswith(inside) or OF_ANY_LINUX.match(Path(path).name), f"{path} is mapped")
 
     @staticmethod
-    def of_python() -> set[str]:
-        """What the interpreter's ctypes itself brings."""
-        program = "import ctypes, json; print(*{l.split()[-1] for l in open('/proc/self/maps') if '.so' in l}, sep='\\n')"
+    def mapped(program: str) -> set[str]:
         output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-        return {Path(path).name for path in output.split()}
+        return set(output.split())
 
     def test_the_metadata_names_the_ucx_that_is_pinned_and_runs(self) -> None:
         pinned = re.search(r"^libucx-cu12==(\S+)", (SOURCE_ROOT / "packaging/ucx-wheel.txt").read_text(), re.M).group(1)
@@ -103,7 +102,8 @@ class Wheel(unittest.TestCase):
         with zipfile.ZipFile(os.environ["KVF_WHEEL"]) as wheel:
             carried = {name for name in wheel.namelist() if re.match(r"kvferry/.*[^/]$", name)}
         tree = SOURCE_ROOT / "python"
-        ours = {str(path.relative_to(tree)) for path in (tree / "kvferry").rglob("*") if path.suffix in (".py", ".typed")}
+        sources = [path for path in (tree / "kvferry").rglob("*") if path.suffix in (".py", ".typed")]
+        ours = {str(path.relative_to(tree)) for path in sources}
         self.assertEqual(carried, ours | {"kvferry/lib/libkvferry.so.0"})
 
 
