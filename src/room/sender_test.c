@@ -198,6 +198,14 @@ static const row rows[] = {
       {"expect 2", "", "bootstrapping"},
       {"dummy a 1", "timer none, publish", "waiting"},
       {"abort", "stop, publish, timer 50", "failed"}}},
+    {"a dummy of an earlier room of the id, then the room's own",
+     KVF_OK,
+     {OPEN,
+      {"dummy a 1", "timer none, publish", "waiting"},
+      {"expect 3", "", "waiting"},
+      {"send 1", "post 0 1, publish", "transferring"},
+      {"later a 1 0", "!", "transferring"},
+      {"send 2", "post 1 1, publish", "success"}}},
     {"nobody asks",
      KVF_TIMEOUT,
      {OPEN,
@@ -310,6 +318,10 @@ static void read_event(const char *text, kvf_request *request, kvf_sender_event 
         *request = make_request(agent, required, pages, strcmp(word, "other") == 0);
         if (strcmp(word, "empty") == 0)
             request->extensions = KVF_EXTENSION_NO_DUMMY;
+        if (strcmp(word, "later") == 0) {
+            request->aux_slot = 1;
+            request->epoch = 1;
+        }
         event->kind = KVF_SENDER_REQUESTED;
         event->request = request;
         return;
