@@ -136,6 +136,22 @@ static void an_abort_during_the_transfer_is_acknowledged(void **state)
     kvf_sender_close(sender);
 }
 
+/* The fault that checks of the promise are tried with: told that its pages are safe, the decode sees them filled. */
+static void an_early_acknowledgement_is_a_lie(void **state)
+{
+    static const char *const lying[] = {"fault", "hold_ms=300,ack_early=1", NULL};
+    start(*state, lying, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_wait_statistic(&one.prefill, transfers_active, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    untouched(0);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    arrived(0);
+    kvf_sender_close(sender);
+}
+
 /* The decode hears why within a round trip, and has its proof. */
 static void a_senders_failure_is_told(void **state)
 {
@@ -281,6 +297,7 @@ int main(void)
         ON_EACH(nobody_was_told),
         ON_EACH(an_abort_before_the_sender_is_acknowledged),
         ON_EACH(an_abort_during_the_transfer_is_acknowledged),
+        ON_EACH(an_early_acknowledgement_is_a_lie),
         ON_EACH(a_senders_failure_is_told),
         ON_EACH(a_mismatch_is_told),
         ON_EACH(a_request_nobody_takes_is_told),

@@ -151,5 +151,7 @@ kvf_status kvf_loop_open(const kvf_settings *settings, const kvf_engine_callback
  * *engine is as before. */
 kvf_status kvf_fault_open(const char *faults, const kvf_engine_callbacks *callbacks,
                           kvf_engine **engine, kvf_error *error);
+/* Whether the fault ack_early is about the abort that has just come; false where no faults are injected. */
+bool kvf_fault_acks_early(kvf_engine *engine);
 
 #endif

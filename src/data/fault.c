@@ -28,6 +28,7 @@ typedef struct fault_plan {
     occasion corrupt;
     occasion corrupt_page;
     occasion peer_fail;
+    occasion ack_early;
     uint64_t hold; /* nanoseconds */
 } fault_plan;
 
@@ -80,6 +81,7 @@ static bool parse_fault(fault_plan *faults, kvf_slice name, kvf_slice value)
         {"transfer_fail", &faults->transfer_fail}, {"transfer_stall", &faults->transfer_stall},
         {"notify_drop", &faults->notify_drop},     {"corrupt", &faults->corrupt},
         {"corrupt_page", &faults->corrupt_page},   {"peer_fail", &faults->peer_fail},
+        {"ack_early", &faults->ack_early},
     };
     uint64_t number = EVERY;
     if (kvf_slice_equal(name, kvf_slice_of("hold_ms"))) {
@@ -110,7 +112,8 @@ static kvf_status parse_faults(const char *text, fault_plan *faults, kvf_error *
             return kvf_error_set(error, KVF_BAD_SETTING,
                                  "setting fault: \"%.*s\" isn't NAME=N or NAME=all with one of "
                                  "register_fail connect_fail transfer_fail transfer_stall "
-                                 "notify_drop corrupt corrupt_page peer_fail, nor hold_ms=N",
+                                 "notify_drop corrupt corrupt_page peer_fail ack_early, nor "
+                                 "hold_ms=N",
                                  (int)length, text);
         text += length + (text[length] == ',' ? 1 : 0);
     }
@@ -459,4 +462,10 @@ kvf_status kvf_fault_open(const char *text, const kvf_engine_callbacks *callback
     replace_operations(made);
     *engine = &made->base;
     return KVF_OK;
+}
+
+/* Not the data plane's: the manager asks, since letters are none of the engine's business. */
+bool kvf_fault_acks_early(kvf_engine *engine)
+{
+    return engine->operations->close == fault_close && happens(&fault_of(engine)->faults.ack_early);
 }

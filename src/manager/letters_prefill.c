@@ -169,6 +169,10 @@ static void stop(kvf_agent *agent, const kvf_letter *letter)
         kvf_letters_stopped(agent, &(kvf_request){.room = letter->room, .epoch = letter->epoch});
         return;
     }
+    if (kvf_fault_acks_early(manager->engine)) {
+        kvf_letters_stopped(agent, &incoming->request);
+        return;
+    }
     incoming->stop_wanted = true;
     kvf_sender *sender = incoming->sender;
     if (sender == NULL) {
