@@ -26,6 +26,10 @@ for package in "${packages[@]}"; do
     if [ "$package" = pkg-config ] && command -v pkg-config >/dev/null; then
         continue
     fi
+    # A Python that isn't Debian's may have brought its own pip.
+    if [ "$package" = python3-pip ] && python3 -m pip --version >/dev/null 2>&1; then
+        continue
+    fi
     status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
     [[ "$status" == installed* ]] || missing+=("$package")
 done

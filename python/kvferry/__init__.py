@@ -14,13 +14,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ._abi import Memory, Poll, Proof, Role, Safety, Status
-    from ._bootstrap import BootstrapServer
-    from ._errors import ClosedError, KvferryError
-    from ._manager import Buffer, Event, Manager
-    from ._room import Receiver, Room, Sender
-    from ._settings import Setting, describe_settings, setting_value
+if TYPE_CHECKING:  # "as": also for those who import this package
+    from ._abi import Memory as Memory, Poll as Poll, Proof as Proof, Role as Role, Safety as Safety, Status as Status
+    from ._bootstrap import BootstrapServer as BootstrapServer
+    from ._errors import ClosedError as ClosedError, KvferryError as KvferryError
+    from ._manager import Buffer as Buffer, Event as Event, Manager as Manager
+    from ._room import Receiver as Receiver, Room as Room, Sender as Sender
+    from ._settings import Setting as Setting, describe_settings as describe_settings, setting_value as setting_value
 
 _HOMES = {
     "BootstrapServer": "_bootstrap",

@@ -58,7 +58,7 @@ def _view_of_tensor(tensor: Any) -> memoryview:
     """A tensor's own memory as a one-dimensional buffer of its numbers."""
     _require(tensor.device.type == "cpu", f"a page list lies in host memory, this one on {tensor.device}")
     _require(tensor.dim() == 1, f"a page list has one dimension, not {tensor.dim()}")
-    letter = _TORCH_FORMATS.get(str(tensor.dtype))
+    letter: Any = _TORCH_FORMATS.get(str(tensor.dtype))
     _require(letter is not None, f"pages are int32, int64 or uint32, not {tensor.dtype}")
     tensor = tensor.contiguous()
     size = tensor.numel() * tensor.element_size()
@@ -69,7 +69,7 @@ def _view_of_tensor(tensor: Any) -> memoryview:
 
 def _as_native(view: memoryview) -> memoryview:
     """The same numbers in a format that can be iterated: ctypes marks its own as little-endian."""
-    letter = view.format[1:] if view.format[:1] == "<" and sys.byteorder == "little" else view.format
+    letter: Any = view.format[1:] if view.format[:1] == "<" and sys.byteorder == "little" else view.format
     _require(letter in ("i", "I", "l", "L", "q", "Q"), f"pages are whole numbers, not {view.format!r}")
     return view if letter == view.format else view.cast("B").cast(letter)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import byref, c_uint8, c_void_p, sizeof
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._abi import CRoomOptions, Poll, Proof, Safety, Status
 from ._arrays import page_list
@@ -57,7 +57,7 @@ class Room:
 
     def _opened(self, pointer: c_void_p) -> None:
         self._pointer = pointer
-        self.view: Sequence[int] = _VIEW.from_address(self._calls.view(pointer))
+        self.view: Any = _VIEW.from_address(self._calls.view(pointer))
         self._manager._handle.rooms.add(self)
 
     def _live(self) -> c_void_p:

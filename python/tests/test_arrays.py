@@ -10,7 +10,6 @@ import types
 import unittest
 
 import numpy
-
 from kvferry import KvferryError, Status
 from kvferry._arrays import page_list, pool_memory
 

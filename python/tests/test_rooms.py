@@ -7,9 +7,8 @@ import multiprocessing
 import select
 import unittest
 
-import numpy
-
 import kvferry
+import numpy
 from kvferry import KvferryError, Poll, Role, Safety, Status
 from support import LIMIT, PAGE_BYTES, PAGES, wait_until
 

@@ -68,9 +68,7 @@ class Hook(HookTest):
         self.stock()
         found = self.imported("1")
         self.assertEqual(found["origin"], "kvferry")
-        self.assertEqual(
-            found["names"], ["NixlKVBootstrapServer", "NixlKVManager", "NixlKVReceiver", "NixlKVSender"]
-        )
+        self.assertEqual(found["names"], ["NixlKVBootstrapServer", "NixlKVManager", "NixlKVReceiver", "NixlKVSender"])
 
     def test_without_it_the_backend_is_stock_and_nothing_of_ours_is_loaded(self) -> None:
         self.stock()

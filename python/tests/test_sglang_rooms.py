@@ -13,7 +13,6 @@ import unittest
 from pathlib import Path
 
 import numpy
-
 from kvferry.sglang import backend
 from support import AUX_BYTES, LAYERS, PAGE_BYTES, PAGES, Worker, environment, pattern, pretend_sglang, wait_until
 
@@ -273,7 +272,7 @@ class Failures(SchedulerTest):
         decode.await_poll(71, WAITING)
         decode.init(71, [10, 11], 0)
         prefill.open(72)
-        self.assert_fails(decode, 71, "timeout: .*given up [34]\.")
+        self.assert_fails(decode, 71, r"timeout: .*given up [34]\.")
         self.assert_fails(prefill, 72, "timeout: ")
 
     def test_a_killed_prefill_fails_the_room_and_a_new_one_serves(self) -> None:

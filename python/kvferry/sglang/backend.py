@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -47,6 +48,8 @@ class NixlKVManager:
         self.role = Role[disaggregation_mode.value.upper()]
         self.engine_rank = args.engine_rank
         self.counters = Counters()
+        # Rooms that are part of a cycle are collected in any thread, at any allocation, this one's included.
+        self._lock = threading.RLock()
         self.finished_rooms: dict[int, None] = {}
         memory = _memory_of(server_args.device)
         tp_size = server_args.tp_size
@@ -79,16 +82,18 @@ class NixlKVManager:
         return f"{self.role.name.lower()} rank {self.engine_rank}"
 
     def room_opened(self) -> None:
-        self.counters.opened += 1
-        self.counters.open += 1
-        self.counters.open_most = max(self.counters.open_most, self.counters.open)
+        with self._lock:
+            self.counters.opened += 1
+            self.counters.open += 1
+            self.counters.open_most = max(self.counters.open_most, self.counters.open)
         self.changed()
 
     def room_closed(self, room: int, outcome: str) -> None:
-        self.counters.open -= 1
-        setattr(self.counters, outcome, getattr(self.counters, outcome) + 1)
-        if outcome == "succeeded" and self.role is Role.DECODE:
-            self._remember(room)
+        with self._lock:
+            self.counters.open -= 1
+            setattr(self.counters, outcome, getattr(self.counters, outcome) + 1)
+            if outcome == "succeeded" and self.role is Role.DECODE:
+                self._remember(room)
         self.changed()
 
     def changed(self) -> None:
@@ -129,7 +134,7 @@ class NixlKVManager:
 
 
 class Counters:
-    """What has happened in a scheduler. Only its thread counts; the report reads."""
+    """What has happened in a scheduler."""
 
     def __init__(self) -> None:
         self.open = self.open_most = self.opened = 0
@@ -158,7 +163,7 @@ class _SchedulerRoom:
         self.bootstrap_room = room
         self._manager = mgr
         self._opened = time.time()
-        self._room: kvferry.Room | None = None
+        self._room: Any = None  # a kvferry.Room, unless it couldn't be opened
         self._view: Any = _NEVER_OPENED
         self._refusal: tuple[str, str] | None = None  # the status's name and the reason, where it's ours
         self._last_words = ""
@@ -206,7 +211,7 @@ class _SchedulerRoom:
         status = problem.status if isinstance(problem, KvferryError) else Status.INVALID_ARGUMENT
         text = problem.text if isinstance(problem, KvferryError) else f"{type(problem).__name__}: {problem}"
         self._refusal = (_status_name(status), text)
-        if self._room is not None:
+        if self._room is not None and not self._finished:
             self._room.abort()
 
     def _give_up(self) -> str:
@@ -214,7 +219,7 @@ class _SchedulerRoom:
         status, reason = self._explain()
         room = self._room
         pages = "safe"
-        if room is not None:
+        if room is not None and not self._finished:
             room.abort()
             safety = room.wait(self._manager.options.abort_wait)
             if safety == Safety.SAFE:
@@ -263,8 +268,6 @@ class _SchedulerRoom:
 class NixlKVSender(_SchedulerRoom):
     """The prefill side of a room. The address is the scheduler's own bootstrap server, and may read "None:8998"."""
 
-    _room: kvferry.Sender | None
-
     def __init__(self, mgr: NixlKVManager, bootstrap_addr: str, bootstrap_room: int) -> None:
         super().__init__(mgr, bootstrap_room)
 
@@ -302,8 +305,6 @@ class NixlKVSender(_SchedulerRoom):
 
 class NixlKVReceiver(_SchedulerRoom):
     """The decode side of a room."""
-
-    _room: kvferry.Receiver | None
 
     def __init__(
         self, mgr: NixlKVManager, bootstrap_addr: str, bootstrap_room: int, data_parallel_rank: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Any, Callable, Mapping
 
 PREFIX = "KVFERRY_SGLANG_"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -23,7 +23,7 @@ class Options:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
         """Raises ValueError for a variable that is unknown or malformed, as the library does for its own."""
-        values = {}
+        values: dict[str, Any] = {}
         for variable, text in environment.items():
             if variable.startswith(PREFIX):
                 name = variable[len(PREFIX) :].lower()
@@ -34,7 +34,7 @@ class Options:
         return cls(**values)
 
 
-def _parsed(variable: str, name: str, text: str) -> object:
+def _parsed(variable: str, name: str, text: str) -> Any:
     try:
         return _PARSERS[name](text)
     except ValueError as problem:
@@ -55,7 +55,7 @@ def _count(text: str) -> int:
     raise ValueError("not a number")
 
 
-_PARSERS = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "abort_wait": _time,
     "bootstrap_host": str,
     "remembered_rooms": _count,
