@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -267,8 +268,12 @@ class Worker:
         return call
 
     def stop(self) -> None:
+        """Ends it as an interpreter ends, with its manager and perhaps rooms open."""
         self._connection.close()
         self.process.join(LIMIT)
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+            raise AssertionError(f"scheduler {self.pid} doesn't end")
+        if self.process.exitcode not in (0, -signal.SIGKILL):
+            raise AssertionError(f"scheduler {self.pid} ended with {self.process.exitcode}")

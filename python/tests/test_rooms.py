@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import select
+import subprocess
+import sys
 import unittest
 
 import kvferry
@@ -141,6 +143,18 @@ class Rooms(unittest.TestCase):
         self.assertNotEqual(port, 0)
         manager.close()
         self.assertEqual(self.manager(Role.PREFILL, control_port=port).port, port)
+
+    def test_a_program_may_end_with_everything_open(self) -> None:
+        program = (
+            "import kvferry; pool = bytearray(4096); buffers = [kvferry.Buffer(pool, 64)]\n"
+            "server = kvferry.BootstrapServer('127.0.0.1:0')\n"
+            "settings = {'bootstrap_address': f'127.0.0.1:{server.port}', 'advertise_address': '127.0.0.1'}\n"
+            "manager = kvferry.Manager(kvferry.Role.PREFILL, buffers, settings=settings)\n"
+            "rooms = [manager.sender(number) for number in range(10)]\n"
+            "print(manager.statistics()['rooms_open'])"
+        )
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "10\n", ""))
 
     def test_settings_come_from_the_table(self) -> None:
         names = [row.name for row in kvferry.describe_settings()]
