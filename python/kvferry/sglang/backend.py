@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -19,9 +18,10 @@ import kvferry
 from kvferry import KvferryError, Memory, Poll, Role, Safety, Status
 from kvferry._library import library_path
 
+from .configuration import buffers_of, endpoint, manager_settings, memory_of
 from .finder import SUPPORTED
 from .options import Options
-from .report import Reporter
+from .report import Counters, Reporter
 
 logger = logging.getLogger("kvferry.sglang")
 
@@ -51,18 +51,18 @@ class NixlKVManager:
         # Rooms that are part of a cycle are collected in any thread, at any allocation, this one's included.
         self._lock = threading.RLock()
         self.finished_rooms: dict[int, None] = {}
-        memory = _memory_of(server_args.device)
+        memory = memory_of(server_args.device)
         tp_size = server_args.tp_size
         self.manager = kvferry.Manager(
             self.role,
-            _buffers(args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens, memory, args.gpu_id),
-            _buffers(args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens, Memory.HOST, 0),
+            buffers_of(args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens, memory, args.gpu_id),
+            buffers_of(args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens, Memory.HOST, 0),
             engine_rank=args.engine_rank,
             tp_size=tp_size,
             dp_size=server_args.dp_size if server_args.enable_dp_attention else 1,
             mla=is_mla_backend,
             device=args.gpu_id,
-            settings=_manager_settings(self.role, server_args, args.engine_rank),
+            settings=manager_settings(self.role, server_args, args.engine_rank),
         )
         self.description = self._describe()
         self._reporter = self._start_report()
@@ -131,29 +131,6 @@ class NixlKVManager:
             return {**constants, "rooms": counters.rooms(), **counters.work(), "statistics": manager.statistics()}
 
         return Reporter(path, self.options.report_interval, snapshot)
-
-
-class Counters:
-    """What has happened in a scheduler."""
-
-    def __init__(self) -> None:
-        self.open = self.open_most = self.opened = 0
-        self.succeeded = self.failed = self.dropped = self.unproven = 0
-        self.chunks = self.pages = 0
-        self.failures: dict[str, int] = {}
-        self.last_failure = ""
-
-    def rooms(self) -> dict[str, int]:
-        names = ("open", "open_most", "opened", "succeeded", "failed", "dropped", "unproven")
-        return {name: getattr(self, name) for name in names}
-
-    def work(self) -> dict:
-        return {
-            "chunks": self.chunks,
-            "pages": self.pages,
-            "failures": dict(self.failures),
-            "last_failure": self.last_failure,
-        }
 
 
 class _SchedulerRoom:
@@ -342,9 +319,9 @@ class NixlKVBootstrapServer:
 
     def __init__(self, port: int) -> None:
         host = Options.from_environment().bootstrap_host
-        self._server = kvferry.BootstrapServer(_endpoint(host, port))
+        self._server = kvferry.BootstrapServer(endpoint(host, port))
         self.port = self._server.port
-        logger.info("kvferry's bootstrap server listens at %s", _endpoint(host, self.port))
+        logger.info("kvferry's bootstrap server listens at %s", endpoint(host, self.port))
 
     def close(self) -> None:
         self._server.close()
@@ -356,56 +333,3 @@ def _status_name(number: Any) -> str:
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _memory_of(device: str) -> Memory:
-    """SGLang names no memory kind: its pool lies on the server's device."""
-    kind = device.partition(":")[0]
-    if kind == "cpu":
-        return Memory.HOST
-    if kind == "cuda":
-        return Memory.CUDA
-    raise ValueError(f"kvferry moves caches in host and CUDA memory; this server's device is {device}")
-
-
-def _buffers(pointers: list, lengths: list, items: list, memory: Memory, device: int) -> list[kvferry.Buffer]:
-    return [
-        kvferry.Buffer(None, item, memory, device, address=pointer, length=length)
-        for pointer, length, item in zip(pointers, lengths, items)
-    ]
-
-
-def _manager_settings(role: Role, server_args: Any, rank: int) -> dict[str, object]:
-    """What SGLang's own arguments say, where the environment's KVFERRY_* doesn't say otherwise."""
-    settings: dict[str, object] = {}
-    host = os.environ.get("SGLANG_HOST_IP") or os.environ.get("HOST_IP") or ""
-    if host and not kvferry.setting_value("advertise_address"):
-        settings["advertise_address"] = host
-    if role is Role.PREFILL and not kvferry.setting_value("bootstrap_address"):
-        server = _dist_init_host(server_args.dist_init_addr) or host or _own_address()
-        settings["bootstrap_address"] = _endpoint(server, server_args.disaggregation_bootstrap_port)
-    port = int(kvferry.setting_value("control_port"))
-    if port != 0:
-        settings["control_port"] = port + rank  # one variable serves all ranks of a machine
-    return settings
-
-
-def _dist_init_host(address: str | None) -> str:
-    """The first node's host, where the bootstrap server of a prefill server of several nodes runs."""
-    return (address or "").rpartition(":")[0].strip("[]")
-
-
-def _own_address() -> str:
-    """The address this machine is reached at: the source of its default route. Connecting UDP sends nothing."""
-    for family, target in ((socket.AF_INET, "8.8.8.8"), (socket.AF_INET6, "2001:4860:4860::8888")):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((target, 80))
-                return probe.getsockname()[0]
-        except OSError:
-            continue
-    return "127.0.0.1"
-
-
-def _endpoint(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

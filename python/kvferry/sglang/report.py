@@ -1,6 +1,6 @@
-"""A small JSON file that tells, from outside, what a manager inside a scheduler is doing.
+"""What a scheduler's manager has done, and a small JSON file that tells it outside.
 
-Off unless KVFERRY_SGLANG_REPORT names where: then there is neither a thread nor a file.
+The file is off unless KVFERRY_SGLANG_REPORT names where: then there is neither a thread nor a file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,29 @@ from typing import Callable
 
 Snapshot = Callable[[], dict]
 _REFRESH = 1.0  # seconds; for what changes without the scheduler's doing, such as the registration
+
+
+class Counters:
+    """What has happened in a scheduler."""
+
+    def __init__(self) -> None:
+        self.open = self.open_most = self.opened = 0
+        self.succeeded = self.failed = self.dropped = self.unproven = 0
+        self.chunks = self.pages = 0
+        self.failures: dict[str, int] = {}
+        self.last_failure = ""
+
+    def rooms(self) -> dict[str, int]:
+        names = ("open", "open_most", "opened", "succeeded", "failed", "dropped", "unproven")
+        return {name: getattr(self, name) for name in names}
+
+    def work(self) -> dict:
+        return {
+            "chunks": self.chunks,
+            "pages": self.pages,
+            "failures": dict(self.failures),
+            "last_failure": self.last_failure,
+        }
 
 
 class Reporter:
