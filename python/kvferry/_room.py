@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from ctypes import byref, c_uint8, c_void_p, sizeof
 from functools import lru_cache
 from types import SimpleNamespace
@@ -36,20 +37,29 @@ def _word(number: int, what: str) -> int:
     return number
 
 
+def _room_number(room: Any) -> int:
+    """`room` as a Python number, whichever kind of whole number it is."""
+    try:
+        number = operator.index(room)
+    except TypeError:
+        number = -1
+    if not 0 <= number < _ROOM_LIMIT:
+        raise KvferryError(Status.INVALID_ARGUMENT, f"a room is a number from 0 to 2^63 - 1, not {room!r}")
+    return number
+
+
 class Room:
     """What senders and receivers have in common.
 
     `view` are two bytes that the library publishes: the state (Poll) and the safety (Safety). Reading them calls
-    nothing, and they stay readable, with the room's last values, after close().
+    nothing. After close() it is another object, with the room's last values: take it from the room again.
     """
 
     _kind = ""
     _pointer: c_void_p | None = None
 
     def __init__(self, manager: Manager, room: int) -> None:
-        if not isinstance(room, int) or not 0 <= room < _ROOM_LIMIT:
-            raise KvferryError(Status.INVALID_ARGUMENT, f"a room is a number from 0 to 2^63 - 1, not {room!r}")
-        self.room = room
+        self.room = _room_number(room)
         self._manager = manager  # keeps the pools alive while a room is open
         self._calls = _calls_of(self._kind)
         self._last_words: tuple[Status, str] | None = None
@@ -145,7 +155,7 @@ class Sender(Room):
     def __init__(self, manager: Manager, room: int) -> None:
         super().__init__(manager, room)
         pointer = c_void_p()
-        check(library().kvf_sender_open(manager.pointer, room, None, byref(pointer)))
+        check(library().kvf_sender_open(manager.pointer, self.room, None, byref(pointer)))
         self._opened(pointer)
 
     def expect(self, page_count: int, aux_slot: int = 0) -> None:
@@ -167,7 +177,7 @@ class Receiver(Room):
         super().__init__(manager, room)
         options = CRoomOptions(size=sizeof(CRoomOptions), dp_rank=_DP_RANK_BY_ROOM if dp_rank is None else dp_rank)
         pointer = c_void_p()
-        check(library().kvf_receiver_open(manager.pointer, address.encode(), room, byref(options), byref(pointer)))
+        check(library().kvf_receiver_open(manager.pointer, address.encode(), self.room, byref(options), byref(pointer)))
         self._opened(pointer)
 
     def expect(self, pages: Any, aux_slot: int = 0) -> None:

@@ -98,6 +98,7 @@ class Rooms(unittest.TestCase):
         with self.assertRaisesRegex(KvferryError, "out of range"):
             sender.send([PAGES])
         self.assertEqual(sender.poll(), Poll.BOOTSTRAPPING)
+        manager.sender(numpy.int64(9)).close()
         for room in (-1, "7", None, 1.0):
             with self.assertRaises(KvferryError):
                 manager.sender(room)

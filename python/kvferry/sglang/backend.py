@@ -191,6 +191,11 @@ class _SchedulerRoom:
         if self._room is not None and not self._finished:
             self._room.abort()
 
+    def _refuse_unless_failed(self, problem: Exception) -> None:
+        """The room's own reason, where it has failed, is the better one."""
+        if self._view[0] != FAILED:
+            self._refuse(problem)
+
     def _give_up(self) -> str:
         """Ends the room, sees to its pages, and tells what is to be told."""
         status, reason = self._explain()
@@ -274,11 +279,6 @@ class NixlKVSender(_SchedulerRoom):
         counters.pages += len(kv_indices)
         self._manager.changed()
 
-    def _refuse_unless_failed(self, problem: Exception) -> None:
-        """The room's own reason, where it has failed, is the better one."""
-        if self._view[0] != FAILED:
-            self._refuse(problem)
-
 
 class NixlKVReceiver(_SchedulerRoom):
     """The decode side of a room."""
@@ -307,8 +307,7 @@ class NixlKVReceiver(_SchedulerRoom):
         try:
             self._room.expect(kv_indices, aux_index or 0)
         except Exception as problem:
-            if self._view[0] != FAILED:
-                self._refuse(problem)
+            self._refuse_unless_failed(problem)
             return
         self._manager.counters.pages += len(kv_indices)
         self._manager.changed()
