@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test interop sim wheel python-test install deps format tidy clean distclean
+.PHONY: all build demo test interop interop-engine sim wheel python-test install deps format tidy clean distclean
 
 all: build
 
@@ -34,6 +34,10 @@ test: build
 # Against stock SGLang and NIXL, from PyPI. INTEROP="--only 0.4.7 /tcp" runs a part of it.
 interop: build
 	@$(CLEAN_ENV) scripts/interop.sh $(BUILD) $(INTEROP)
+
+# Real SGLang 0.4.7 servers, stock and kvferry: about 6 GB of wheels and 25 minutes. ENGINE="--part table" runs a part of it.
+interop-engine: deps
+	@$(CLEAN_ENV) JOBS=$(JOBS) scripts/engine.sh $(BUILD) $(ENGINE)
 
 # SEEDS=1..5000 or SEEDS=42: those seeds; otherwise as many as fit into SIM_SECONDS.
 SIM_SECONDS ?= 60

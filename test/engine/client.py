@@ -35,7 +35,7 @@ def failure(answer: dict[str, Any]) -> str | None:
     return str(reason.get("message")) if reason.get("type") == "abort" else None
 
 
-def _read(answer: dict[str, Any]) -> Answer:
+def read(answer: dict[str, Any]) -> Answer:
     if text := failure(answer):
         raise Failed(f"the request failed: {text}")
     rows = answer["meta_info"]["output_token_logprobs"]
@@ -44,7 +44,7 @@ def _read(answer: dict[str, Any]) -> Answer:
 
 def ask(url: str, prompt: Sequence[int]) -> Answer:
     try:
-        return _read(requests.post(f"{url}/generate", json=body(prompt), timeout=ANSWER).json())
+        return read(requests.post(f"{url}/generate", json=body(prompt), timeout=ANSWER).json())
     except (requests.RequestException, ValueError) as error:
         raise Failed(f"no answer to a prompt of {len(prompt)} tokens: {error}") from error
 
@@ -61,13 +61,10 @@ def events(url: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def ask_streaming(url: str, prompt: Sequence[int]) -> Answer:
-    last = None
-    parts = 0
-    for last in events(url, body(prompt)):
-        parts += 1
-    if last is None or parts < 2:
-        raise Failed(f"a streamed answer came in {parts} parts")
-    return _read(last)
+    parts = list(events(url, body(prompt)))
+    if len(parts) < 2:
+        raise Failed(f"a streamed answer came in {len(parts)} parts")
+    return read(parts[-1])
 
 
 def go_away(url: str, prompt: Sequence[int], after: int = 3) -> None:

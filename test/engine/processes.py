@@ -1,4 +1,4 @@
-"""Processes with their whole families: what they are called, what they map, how much CPU each thread took, their end."""
+"""Processes and their families: what they are called, what they map, how much CPU each thread took, their end."""
 
 import os
 import pathlib

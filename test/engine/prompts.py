@@ -15,5 +15,5 @@ def prompts(seed: int = SEED, lengths: tuple[int, ...] = LENGTHS) -> list[list[i
     firsts = generator.sample(range(1, model.VOCABULARY), len(lengths))
     return [
         [first] + [generator.randrange(1, model.VOCABULARY) for _ in range(length - 1)]
-        for first, length in zip(firsts, lengths)
+        for first, length in zip(firsts, lengths, strict=True)
     ]

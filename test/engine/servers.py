@@ -1,4 +1,4 @@
-"""The servers of one scene: SGLang's single engine, its prefill and decode servers, stock or kvferry, and its balancer."""
+"""The servers of a scene: SGLang's single engine, prefill and decode servers, stock or kvferry, and its balancer."""
 
 import json
 import os
@@ -12,11 +12,8 @@ import processes
 import requests
 from processes import Failed, wait_for
 
-START = 180.0  # seconds until a server is up; two cores have to compile and import all of torch for each process
-SINGLE_PORT = 30000
-PREFILL_PORT = 30001
-DECODE_PORT = 30002
-BALANCER_PORT = 30003
+START = 420.0  # seconds until a server is up: each of its three processes imports all of torch, on busy cores too
+PORTS = {"single": 30000, "prefill": 30001, "decode": 30002, "balancer": 30003}
 BOOTSTRAP_PORT = 30998
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -40,16 +37,12 @@ class Place:
         return self.packages / "logs"
 
     @property
-    def statistics(self) -> pathlib.Path:
-        return self.packages / "statistics"
+    def reports(self) -> pathlib.Path:
+        return self.packages / "reports"
 
     def python(self, kind: str) -> str:
         """kvferry's environment is the stock one with the wheel beside it."""
         return str(self.packages / ("kvferry" if kind == "kvferry" else "environment") / "bin" / "python")
-
-    @property
-    def has_kvferry(self) -> bool:
-        return (self.packages / "kvferry" / "complete").exists()
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,12 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "UCX_NET_DEVICES": "lo",
+    "TORCHDYNAMO_DISABLE": "1",  # nothing here is worth compiling; saves a fifth of each start
 }
 
 
 def _plain_environment() -> dict[str, str]:
-    """Ours without what would steer a server unseen, and with a place for bytecode: importing all takes minutes otherwise."""
+    """Ours without what would steer a server unseen, or keep it from writing bytecode and so starting fast."""
     steering = ("UCX_", "KVFERRY_", "NIXL_", "SGLANG_", "DISAGGREGATION_", "TRITON_")
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     return {key: value for key, value in os.environ.items() if not key.startswith(steering) and key not in dropped}
@@ -108,9 +101,11 @@ class Server:
     role: str
     kind: str
     port: int
+    settings: dict[str, str]  # its environment
+    command: list[str]
     child: subprocess.Popen[bytes]
     log: pathlib.Path
-    statistics: pathlib.Path
+    reports: pathlib.Path
     pids: list[int] = field(default_factory=list)
     read_from: int = 0  # position in the log; earlier lines aren't looked at
 
@@ -182,13 +177,13 @@ class Server:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return " / ".join(lines[-4:])[-600:]
 
-    def counters(self) -> dict[str, Any]:
-        """What kvferry's scheduler has written last."""
-        path = self.statistics / f"{self.scheduler}.json"
+    def report(self) -> dict[str, Any]:
+        """What kvferry's scheduler has written last; docs/sglang.md has the names."""
+        path = self.reports / f"report-{self.role}-0-{self.scheduler}.json"
         try:
             return json.loads(path.read_text())
         except OSError as error:
-            raise Failed(f"{self.name} wrote no statistics: {error}") from error
+            raise Failed(f"{self.name} wrote no report: {error}") from error
 
     def stop(self) -> None:
         self.remember_family()
@@ -219,29 +214,69 @@ class Scene:
         self, role: str, kind: str, configuration: Configuration, environment: dict[str, str] | None = None
     ) -> Server:
         """Starts a server without waiting until it is up; an earlier one of this role is ended first."""
-        self.stop(role)
-        port = {"single": SINGLE_PORT, "prefill": PREFILL_PORT, "decode": DECODE_PORT}[role]
+        command, settings = self._launch(role, kind, configuration, environment or {})
+        return self._start(role, kind, PORTS[role], command, settings)
+
+    def bring_pair(
+        self,
+        prefill: str,
+        decode: str,
+        configuration: Configuration,
+        of_prefill: dict[str, str] | None = None,
+        of_decode: dict[str, str] | None = None,
+    ) -> set[str]:
+        """Both servers and the balancer, up. Those that run as wanted are kept; says which roles are new."""
+        wanted = {"prefill": (prefill, of_prefill or {}), "decode": (decode, of_decode or {})}
+        fresh = {
+            role
+            for role, (kind, environment) in wanted.items()
+            if not self._runs_as(role, kind, configuration, environment)
+        }
+        if "prefill" in fresh and decode == "stock":
+            fresh.add("decode")  # it remembers the old one's port for ever
+        for role in fresh:
+            self.begin(role, wanted[role][0], configuration, wanted[role][1])
+        if "balancer" not in self.running:
+            self.begin_balancer()
+        for role in ("prefill", "decode", "balancer"):
+            self.running[role].await_start()
+        return fresh
+
+    def _runs_as(self, role: str, kind: str, configuration: Configuration, environment: dict[str, str]) -> bool:
+        server = self.running.get(role)
+        launch = self._launch(role, kind, configuration, environment)
+        return server is not None and server.running and (server.command, server.settings) == launch
+
+    def _launch(
+        self, role: str, kind: str, configuration: Configuration, environment: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment."""
         launch = ["-m", "kvferry.sglang", "launch"] if kind == "kvferry" else ["-m", "sglang.launch_server"]
         command = [self.place.python(kind), *launch]
         command += ["--model-path", str(self.place.model), "--device", "cpu", "--dtype", "float32"]
-        command += ["--attention-backend", "torch_native", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--attention-backend", "torch_native", "--host", "127.0.0.1", "--port", str(PORTS[role])]
         command += ["--max-total-tokens", "65536", *configuration.options()]
         if role != "single":
             command += ["--disaggregation-transfer-backend", "nixl", "--disaggregation-mode", role]
         if role == "prefill":
             command += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)]
-        ours = {"KVFERRY_SGLANG_STATISTICS": str(self.place.statistics)} if kind == "kvferry" else {}
-        settings = ENVIRONMENT | configuration.environment() | ours | (environment or {})
-        return self._start(role, kind, port, command, settings)
+        ours = {"KVFERRY_SGLANG_REPORT": str(self.place.reports / "report")} if kind == "kvferry" else {}
+        return command, ENVIRONMENT | configuration.environment() | ours | environment
 
     def begin_balancer(self) -> Server:
-        self.stop("balancer")
         command = [self.place.python("stock"), "-m", "sglang.srt.disaggregation.mini_lb"]
-        command += ["--prefill", f"http://127.0.0.1:{PREFILL_PORT}", "--prefill-bootstrap-ports", str(BOOTSTRAP_PORT)]
-        command += ["--decode", f"http://127.0.0.1:{DECODE_PORT}", "--host", "127.0.0.1", "--port", str(BALANCER_PORT)]
-        return self._start("balancer", "stock", BALANCER_PORT, command, ENVIRONMENT)
+        command += [
+            "--prefill",
+            f"http://127.0.0.1:{PORTS['prefill']}",
+            "--prefill-bootstrap-ports",
+            str(BOOTSTRAP_PORT),
+        ]
+        command += ["--decode", f"http://127.0.0.1:{PORTS['decode']}", "--host", "127.0.0.1"]
+        command += ["--port", str(PORTS["balancer"])]
+        return self._start("balancer", "stock", PORTS["balancer"], command, ENVIRONMENT)
 
     def _start(self, role: str, kind: str, port: int, command: list[str], settings: dict[str, str]) -> Server:
+        self.stop(role)
         self._number += 1
         name = f"{kind} {role}"
         log = self.place.logs / f"{self._number:03d}-{name.replace(' ', '-')}.log"
@@ -256,6 +291,6 @@ class Scene:
                 stderr=subprocess.STDOUT,
                 env=_plain_environment() | bytecode | settings,
             )
-        server = Server(name, role, kind, port, child, log, self.place.statistics, [child.pid])
+        server = Server(name, role, kind, port, settings, command, child, log, self.place.reports, [child.pid])
         self.running[role] = server
         return server
