@@ -180,8 +180,8 @@ KVF_PUBLIC kvf_status kvf_manager_open(kvf_manager **manager, kvf_role role,
                                        const kvf_layout *layout, const kvf_settings *settings);
 
 /* Fails every open room with KVF_SHUTDOWN, ends the loop and frees everything, the handles of rooms
- * included: they must not be used afterwards. Writes still under way are given the setting
- * close_timeout to end; returns after at most that. NULL is fine. */
+ * included: they must not be used afterwards. Writes still under way, from these pages or into
+ * them, are given the setting close_timeout to end; returns after at most that. NULL is fine. */
 KVF_PUBLIC void kvf_manager_close(kvf_manager *manager);
 
 /* A room's state, with SGLang's numbers (KVPoll). Success and Failed are final.
@@ -236,11 +236,12 @@ typedef struct kvf_event {
     void *user; /* as given in kvf_room_options */
     uint64_t
         bytes; /* KV and aux bytes written (sender); promised and arrived (receiver, at Success) */
-    uint32_t state;  /* kvf_poll */
-    uint32_t status; /* kvf_status: KVF_OK unless the state is KVF_FAILED */
-    uint32_t safety; /* kvf_safety */
-    uint32_t proof;  /* kvf_proof: KVF_PROOF_NONE unless the pages are safe */
-    uint32_t reserved[4];
+    uint32_t state;    /* kvf_poll */
+    uint32_t status;   /* kvf_status: KVF_OK unless the state is KVF_FAILED */
+    uint32_t safety;   /* kvf_safety */
+    uint32_t proof;    /* kvf_proof: KVF_PROOF_NONE unless the pages are safe */
+    uint32_t verified; /* 1 at Success of a room that was verified (see kvf_verify); 0 otherwise */
+    uint32_t reserved[3];
 } kvf_event;
 
 /* Waits until a room has changed, at most timeout_ms milliseconds (0: don't wait, -1: no limit), and
@@ -284,11 +285,25 @@ typedef struct kvf_statistics {
 } kvf_statistics;
 KVF_PUBLIC kvf_status kvf_manager_statistics(kvf_manager *manager, kvf_statistics *statistics);
 
-/* Everything optional about a room. NULL stands for all defaults. */
+/* Whether a room's bytes are checked end to end. Prefill sums each buffer of each chunk (XXH3, 64 bits) before the
+ * first byte is written; decode sums what lies in its pages and compares. Success of a verified room says on both
+ * sides that all were equal: what was in the source when it was summed is what decode had in its pages when it
+ * checked. Other bytes are KVF_CORRUPT, with the buffer, the page and both sums in the text. It finds accidents, not
+ * forgeries. Needs a kvferry peer, and host memory on both sides. */
+typedef enum kvf_verify {
+    KVF_VERIFY_DEFAULT = 0, /* as the setting `verify` says */
+    KVF_VERIFY_OFF = 1,
+    KVF_VERIFY_ON = 2,      /* where it can be; events say whether it was */
+    KVF_VERIFY_REQUIRED = 3 /* where it can't be the room fails with KVF_UNSUPPORTED */
+} kvf_verify;
+
+/* Everything optional about a room. NULL stands for all defaults. An earlier version's shorter struct is taken. */
 typedef struct kvf_room_options {
     size_t size;     /* set by the caller to sizeof(kvf_room_options) */
     void *user;      /* handed back in the room's events */
     int64_t dp_rank; /* receiver: the prefill dp group; negative: room modulo dp size */
+    uint32_t verify; /* receiver: kvf_verify; a sender does what its receivers ask for */
+    uint32_t reserved;
 } kvf_room_options;
 
 /* ---- Sender (prefill) ------------------------------------------------------------------------- */

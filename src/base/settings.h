@@ -24,6 +24,9 @@
            "assume: prefill peers are kvferry although a stock bootstrap server hides it")         \
     CHOICE(fence, 0, "default strict",                                                             \
            "strict: to stock peers only transports whose writes we can end, and they are ended")   \
+    CHOICE(verify, 0, "off on required",                                                           \
+           "decode: check all bytes end to end, from kvferry peers and in host memory; required: " \
+           "rooms where that can't be fail")                                                       \
     CHOICE(same_host, 0, "detect assume",                                                          \
            "decode: offer shared memory to peers seen on this host; assume: to all")               \
     TEXT(bootstrap_address, "", "prefill: host:port of the bootstrap server to register at")       \

@@ -7,13 +7,19 @@
 #include "room/memory.h"
 #include "wire/letter.h"
 
+typedef struct kvf_check kvf_check;
+
 /* A letter that waits. */
 typedef struct kvf_letter_kept {
     struct kvf_letter_kept *prev;
     struct kvf_letter_kept *next;
-    kvf_letter letter; /* its slices point into `text` */
+    kvf_letter letter; /* its slices point into `text` and `body` */
     char text[KVF_LETTER_TEXT_MAX];
+    uint8_t body[];
 } kvf_letter_kept;
+
+/* Bytes of bodies that wait for one agent's connection. */
+#define KVF_LETTERS_KEPT_MAX (UINT64_C(16) << 20)
 
 /* One region of the agent's memory that we may write to. */
 typedef struct kvf_remote_region {
@@ -64,6 +70,7 @@ struct kvf_agent {
     uint16_t port;
     kvf_letter_kept *letters; /* that wait for the connection, oldest first */
     size_t letter_count;
+    uint64_t letter_bytes; /* of their bodies */
     bool connected;
     kvf_agent *prev; /* among the dead */
     kvf_agent *next;
@@ -77,6 +84,7 @@ struct kvf_incoming {
     kvf_sender *sender; /* NULL while held */
     kvf_held *held;     /* NULL once taken */
     kvf_binding *binding;
+    kvf_check *check; /* NULL unless its decode checks what is written; from the first chunk on */
     uint32_t *pages;  /* destination pages, checked; NULL until bound and for dummies */
     bool stop_wanted; /* its decode gave the room up, and waits to hear that nothing is under way */
     kvf_incoming *agent_prev;
@@ -109,6 +117,27 @@ void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice
 void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_error *error);
 /* Nothing of the request is under way any more, nor will be. */
 void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request);
+/* Tells it of sums, or with an error that there will be none; false when that can't be. */
+bool kvf_letters_sums(kvf_incoming *incoming, kvf_letter_kind kind, kvf_slice body,
+                      const kvf_error *error);
+
+/* sums_prefill.c: sums of what is written, for destinations that check it */
+/* Chunks are to go out: at once, or one by one when they are summed. */
+void kvf_sums_post(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk_count);
+/* A chunk has been written to a destination. */
+void kvf_sums_delivered(kvf_incoming *incoming);
+/* Whether all that was written was checked by who it was written to. */
+bool kvf_sums_all_verified(const kvf_sender *sender);
+void kvf_sums_verdict(kvf_incoming *incoming, kvf_slice body);
+void kvf_sums_wanted(kvf_incoming *incoming, kvf_slice body);
+/* Letters to the agent are lost: rooms that rely on them fail. */
+void kvf_sums_unheard(kvf_agent *agent, const char *why);
+/* What an open room waits for, if it is for a verdict; false otherwise. */
+bool kvf_sums_problem(const kvf_sender *sender, kvf_error *error);
+/* Nothing of the room is read any more. */
+void kvf_sums_stop(kvf_sender *sender);
+void kvf_sums_free(kvf_sender *sender);
+void kvf_check_free(kvf_incoming *incoming);
 
 /* One chunk on its way to one destination. */
 struct kvf_delivery {
@@ -116,6 +145,7 @@ struct kvf_delivery {
     kvf_sender *sender;
     kvf_incoming *incoming;
     uint32_t page_count;
+    uint32_t chunk;
     kvf_delivery *prev;
     kvf_delivery *next;
 };

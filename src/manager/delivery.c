@@ -30,11 +30,12 @@ static void delivered(kvf_transfer *transfer, kvf_status status, const char *tex
     kvf_error error;
     kvf_error_set(&error, status, "writing to agent %s: %s", delivery->incoming->agent->name,
                   text == NULL ? "" : text);
+    kvf_incoming *incoming = delivery->incoming;
     end_delivery(delivery, status);
-    kvf_sender_event event = {.kind = status == KVF_OK ? KVF_SENDER_WRITTEN : KVF_SENDER_FAILED,
-                              .error = &error};
-    if (status != KVF_ABORTED)
-        kvf_sender_feed(sender, &event);
+    if (status == KVF_OK)
+        kvf_sums_delivered(incoming);
+    else if (status != KVF_ABORTED)
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
     kvf_sender_release(sender);
 }
 
@@ -85,6 +86,7 @@ static kvf_status deliver(kvf_sender *sender, kvf_incoming *incoming, const kvf_
     delivery->sender = sender;
     delivery->incoming = incoming;
     delivery->page_count = chunk->page_count;
+    delivery->chunk = chunk_index;
     delivery->transfer.peer = incoming->agent->peer;
     delivery->transfer.done = delivered;
     delivery->transfer.user = delivery;
@@ -101,6 +103,11 @@ static kvf_status deliver(kvf_sender *sender, kvf_incoming *incoming, const kvf_
     return KVF_OK;
 }
 
+bool kvf_chunk_is_last(const kvf_sender *sender, const kvf_call *chunk)
+{
+    return sender->machine.last_sent && chunk->next == NULL;
+}
+
 void kvf_deliver_chunks(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk_count)
 {
     kvf_error error;
@@ -109,7 +116,7 @@ void kvf_deliver_chunks(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk
         first_page += chunk->page_count;
     for (uint32_t i = 0; i < chunk_count; i++) {
         kvf_call *chunk = sender->unposted;
-        bool last = sender->machine.last_sent && chunk->next == NULL;
+        bool last = kvf_chunk_is_last(sender, chunk);
         kvf_incoming *incoming;
         DL_FOREACH(sender->incoming, incoming)
         {

@@ -7,36 +7,21 @@
 #include "manager/inbox.h"
 #include "wire/letter.h"
 
-static void ask_to_stop(kvf_target *target)
-{
-    const kvf_inbox *inbox = target->inbox;
-    const kvf_error *reason = &target->receiver->machine.outcome.error;
-    kvf_letter letter = {.kind = KVF_LETTER_ABORT,
-                         .status = reason->status,
-                         .room = target->receiver->room.id,
-                         .epoch = target->key,
-                         .agent_name = kvf_slice_of(inbox->agent_name),
-                         .text = kvf_slice_of(reason->text)};
-    uint8_t head[KVF_LETTER_HEAD];
-    kvf_slice frames[KVF_LETTER_FRAMES];
-    kvf_error error;
-    kvf_letter_encode(&letter, head, frames);
-    /* Where it can't be sent the connection is about to be lost, which proves more. */
-    if (kvf_link_send(&target->rank->link, frames, KVF_LETTER_FRAMES, &target->abort_wanted,
-                      &error) != KVF_OK)
-        target->abort_wanted = false;
-}
-
 void kvf_fence_begin(kvf_receiver *receiver)
 {
     kvf_target *target = &receiver->targets[0];
     kvf_inbox *inbox = target->inbox;
     if (inbox == NULL || inbox->engine == NULL)
         return;
-    if (inbox->extended)
-        ask_to_stop(target);
-    else if (receiver->room.manager->settings.fence != 0)
+    if (inbox->extended) {
+        kvf_letters_write(target, KVF_LETTER_ABORT, (kvf_slice){NULL, 0},
+                          &receiver->machine.outcome.error, &target->abort_wanted);
+        /* Not before it has been said: the room may be left now. */
+        if (!target->abort_wanted)
+            kvf_checking_release(receiver);
+    } else if (receiver->room.manager->settings.fence != 0) {
         kvf_inbox_retire(inbox);
+    }
 }
 
 /* Rooms that still hope for their bytes would lose them. */

@@ -76,7 +76,7 @@ static void notified(void *user, kvf_slice payload)
         return;
     }
     event.notice = &notice;
-    kvf_receiver_feed(target->receiver, &event);
+    kvf_checking_notice(target->receiver, &event);
 }
 
 /* ---- Coming and going --------------------------------------------------------------------------- */

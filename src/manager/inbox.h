@@ -29,6 +29,10 @@ kvf_inbox *kvf_inbox_find(kvf_manager *manager, kvf_slice agent_name);
 bool kvf_inbox_add(kvf_inbox *inbox, kvf_target *target, uint64_t key); /* false: no memory */
 void kvf_inbox_remove(kvf_target *target);
 kvf_target *kvf_inbox_target(kvf_inbox *inbox, uint64_t key, uint64_t room);
+/* Tells the target's rank something about its request; *put_off: the same again when the connection is writable.
+ * Where it can't be sent the connection is about to be lost. */
+void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
+                       bool *put_off);
 /* Further requests to this rank get a new one. */
 void kvf_inbox_retire(kvf_inbox *inbox);
 /* Ends all ways in that lead through it, and proves so to the failed rooms where there is no other way, or once the

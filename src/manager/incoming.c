@@ -66,6 +66,7 @@ static void leave_held(kvf_manager *manager, kvf_incoming *incoming)
 void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
 {
     kvf_held *held = incoming->held;
+    kvf_check_free(incoming);
     if (incoming->stop_wanted && manager->engine != NULL)
         kvf_letters_stopped(incoming->agent, &incoming->request);
     if (incoming->sender != NULL)

@@ -3,6 +3,24 @@
 #include "manager/inbox.h"
 #include "wire/letter.h"
 
+void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
+                       bool *put_off)
+{
+    kvf_letter letter = {.kind = kind,
+                         .status = reason == NULL ? KVF_OK : reason->status,
+                         .room = target->receiver->room.id,
+                         .epoch = target->key,
+                         .agent_name = kvf_slice_of(target->inbox->agent_name),
+                         .text = kvf_slice_of(reason == NULL ? "" : reason->text),
+                         .body = body};
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_error error;
+    kvf_letter_encode(&letter, head, frames);
+    if (kvf_link_send(&target->rank->link, frames, KVF_LETTER_FRAMES, put_off, &error) != KVF_OK)
+        *put_off = false;
+}
+
 static void room_failed(kvf_target *target, const kvf_letter *letter)
 {
     const kvf_rank *rank = target->rank;
@@ -37,6 +55,10 @@ void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frame
         room_failed(target, &letter);
     else if (letter.kind == KVF_LETTER_STOPPED)
         kvf_receiver_prove(target->receiver, KVF_PROOF_ACKNOWLEDGED);
+    else if (letter.kind == KVF_LETTER_SUMS)
+        kvf_checking_sums(target->receiver, letter.status, letter.text, letter.body);
+    else if (letter.kind == KVF_LETTER_PAGE_SUMS)
+        kvf_checking_pages(target->receiver, letter.body);
     else
         kvf_drop_message(manager, "a letter of an unknown kind");
 }

@@ -20,6 +20,7 @@ static void drop_letters(kvf_agent *agent)
         free(kept);
     }
     agent->letter_count = 0;
+    agent->letter_bytes = 0;
 }
 
 /* False when it has to wait. What can't be sent at all is dropped: the connection will be lost. */
@@ -42,6 +43,7 @@ static void send_waiting(kvf_link *link)
         kvf_letter_kept *kept = agent->letters;
         DL_DELETE(agent->letters, kept);
         agent->letter_count--;
+        agent->letter_bytes -= kept->letter.body.length;
         free(kept);
     }
 }
@@ -57,6 +59,7 @@ static void gone(kvf_link *link, const char *text)
                         "%zu letters to decode agent %s are lost: %s", agent->letter_count,
                         agent->name, text);
     drop_letters(agent);
+    kvf_sums_unheard(agent, text);
 }
 
 /* Opened here, as letters are written inside callbacks of all kinds. */
@@ -91,34 +94,46 @@ void kvf_letters_address(kvf_agent *agent, const kvf_request *request)
 
 /* ---- Writing ------------------------------------------------------------------------------------- */
 
-static void keep_letter(kvf_agent *agent, const kvf_letter *letter)
+static kvf_letter_kept *new_kept(kvf_agent *agent, const kvf_letter *letter)
 {
-    kvf_letter_kept *kept = agent->letter_count < agent->manager->settings.max_waiting_letters
-                                ? malloc(sizeof *kept)
-                                : NULL;
+    bool fits = agent->letter_count < agent->manager->settings.max_waiting_letters &&
+                letter->body.length <= KVF_LETTERS_KEPT_MAX - agent->letter_bytes;
+    return fits ? malloc(sizeof(kvf_letter_kept) + letter->body.length) : NULL;
+}
+
+/* False: it is lost. */
+static bool keep_letter(kvf_agent *agent, const kvf_letter *letter)
+{
+    kvf_letter_kept *kept = new_kept(agent, letter);
     if (kept == NULL) {
         kvf_log_warning(&agent->manager->settings.log,
                         "a letter to decode agent %s is lost: max_waiting_letters or memory is "
                         "used up",
                         agent->name);
-        return;
+        return false;
     }
     kept->letter = *letter;
     memcpy(kept->text, letter->text.data, letter->text.length);
+    if (letter->body.length > 0)
+        memcpy(kept->body, letter->body.data, letter->body.length);
     kept->letter.text = (kvf_slice){(const uint8_t *)kept->text, letter->text.length};
+    kept->letter.body = (kvf_slice){kept->body, letter->body.length};
     kept->letter.agent_name = kvf_slice_of(agent->name);
     DL_APPEND(agent->letters, kept);
     agent->letter_count++;
+    agent->letter_bytes += letter->body.length;
     kvf_link_attend(&agent->link);
+    return true;
 }
 
-static void write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_request *request,
-                         kvf_status status, const char *text)
+/* False when the agent won't hear of it. */
+static bool write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_request *request,
+                         kvf_status status, const char *text, kvf_slice body)
 {
     char plain[KVF_LETTER_TEXT_MAX];
     size_t length = 0;
     if (request->epoch == 0 || agent->dead || agent->host[0] == '\0' || agent->port == 0)
-        return;
+        return false;
     /* Texts of the operating system may hold anything; a letter holds printable ASCII. */
     for (; text[length] != '\0' && length < sizeof plain; length++)
         plain[length] = text[length] >= ' ' && text[length] <= '~' ? text[length] : '?';
@@ -127,20 +142,32 @@ static void write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_reque
                          .room = request->room,
                          .epoch = request->epoch,
                          .agent_name = kvf_slice_of(agent->name),
-                         .text = {(const uint8_t *)plain, length}};
-    if (!agent->connected || agent->letters != NULL || !send_letter(agent, &letter))
-        keep_letter(agent, &letter);
+                         .text = {(const uint8_t *)plain, length},
+                         .body = body};
+    if (agent->connected && agent->letters == NULL && send_letter(agent, &letter))
+        return true;
+    return keep_letter(agent, &letter);
 }
+
+static const kvf_slice no_body = {NULL, 0};
 
 void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_error *error)
 {
-    write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text);
+    (void)write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text, no_body);
 }
 
 void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request)
 {
     if (!agent->unflushed)
-        write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");
+        (void)write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "", no_body);
+}
+
+bool kvf_letters_sums(kvf_incoming *incoming, kvf_letter_kind kind, kvf_slice body,
+                      const kvf_error *error)
+{
+    return write_letter(incoming->agent, kind, &incoming->request,
+                        error == NULL ? KVF_OK : error->status, error == NULL ? "" : error->text,
+                        body);
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------- */
@@ -199,8 +226,19 @@ void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice
         return;
     }
     HASH_FIND(by_name, manager->agents, letter.agent_name.data, letter.agent_name.length, agent);
-    if (letter.kind != KVF_LETTER_ABORT || agent == NULL || agent->connection != connection)
-        kvf_drop_message(manager, "a letter of no kind this side takes, or not from who it names");
-    else
+    if (agent == NULL || agent->connection != connection) {
+        kvf_drop_message(manager, "a letter not from who it names");
+        return;
+    }
+    kvf_incoming *incoming = find_incoming(agent, &letter);
+    if (letter.kind == KVF_LETTER_ABORT)
         stop(agent, &letter);
+    else if (letter.kind != KVF_LETTER_VERDICT && letter.kind != KVF_LETTER_WANT_PAGES)
+        kvf_drop_message(manager, "a letter of no kind this side takes");
+    else if (incoming == NULL)
+        kvf_drop_message(manager, NULL); /* usual: the room has ended meanwhile */
+    else if (letter.kind == KVF_LETTER_VERDICT)
+        kvf_sums_verdict(incoming, letter.body);
+    else
+        kvf_sums_wanted(incoming, letter.body);
 }

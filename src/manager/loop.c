@@ -1,6 +1,7 @@
 /* The event loop: one thread, asleep in epoll unless something has happened, working in slices so that
  * nothing waits behind a big room. */
 #include "manager/link.h"
+#include "manager/work.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -68,6 +69,7 @@ static bool slice(kvf_manager *manager)
     more |= run_control(manager);
     run_client(manager);
     more |= manager->engine->operations->progress(manager->engine, SLICE_TRANSFERS);
+    more |= kvf_work_run(manager);
     manager->now = kvf_clock_now();
     more |= kvf_timers_run(&manager->timers, manager->now, SLICE_TIMERS);
     if (manager->dead_agents != NULL)
@@ -87,18 +89,20 @@ static void mark(kvf_manager *manager, void *tag)
         ((kvf_watch *)tag)->ready(tag);
 }
 
+static uint64_t earlier(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 /* With peers to lose a prefill never sleeps for longer than it may be silent: else it couldn't tell sleep from
  * having been stopped. */
 static uint64_t next_deadline(const kvf_manager *manager)
 {
-    uint64_t deadline = kvf_timers_next(&manager->timers);
-    uint64_t client = kvf_bootstrap_client_deadline(manager->client);
     uint64_t look = manager->agents == NULL
                         ? KVF_NEVER
                         : kvf_clock_after(manager->now, manager->settings.heartbeat_timeout);
-    if (client < deadline)
-        deadline = client;
-    return look < deadline ? look : deadline;
+    return earlier(look, earlier(kvf_timers_next(&manager->timers),
+                                 kvf_bootstrap_client_deadline(manager->client)));
 }
 
 /* Who was stopped for longer than its peers wait has been given up by them, and what it still had to write may
@@ -112,12 +116,12 @@ static void look_for_a_stop(kvf_manager *manager)
 }
 
 /* Sleeps until something happens, or only looks when there is more to do. */
-static bool wait_for_events(kvf_manager *manager, bool look_only)
+static bool wait_for_events(kvf_manager *manager, bool look_only, uint64_t until)
 {
     struct epoll_event events[SLICE_EVENTS];
     int timeout = 0;
     if (!look_only && manager->engine->operations->arm(manager->engine))
-        timeout = kvf_clock_wait(kvf_clock_now(), next_deadline(manager));
+        timeout = kvf_clock_wait(kvf_clock_now(), earlier(next_deadline(manager), until));
     int count = epoll_wait(manager->epoll_fd, events, SLICE_EVENTS, timeout);
     manager->now = kvf_clock_now();
     look_for_a_stop(manager);
@@ -140,12 +144,19 @@ static void run(kvf_manager *manager)
     while (!is_stopping(manager)) {
         bool more = slice(manager);
         bool spin = manager->now - last_activity < manager->settings.spin;
-        if (wait_for_events(manager, more || spin) || more)
+        if (wait_for_events(manager, more || spin, KVF_NEVER) || more)
             last_activity = manager->now;
     }
 }
 
-/* Ends every room, then lets the writes that are under way end, for a while. */
+/* Writes that are under way, from our pages or perhaps into them: the caller may unmap them when we are done. */
+static bool pages_are_in_use(kvf_manager *manager)
+{
+    return kvf_counter_value(manager, KVF_COUNT_TRANSFERS) > 0 ||
+           kvf_counter_value(manager, KVF_COUNT_ROOMS_FENCING) > 0;
+}
+
+/* Ends every room, then waits a while for what may still touch their pages. */
 static void wind_up(kvf_manager *manager)
 {
     do {
@@ -164,12 +175,9 @@ static void wind_up(kvf_manager *manager)
                               &(kvf_receiver_event){.kind = KVF_RECEIVER_SHUTDOWN});
     }
     uint64_t deadline = kvf_clock_after(manager->now, manager->settings.close_timeout);
-    while (kvf_counter_value(manager, KVF_COUNT_TRANSFERS) > 0 && manager->now < deadline) {
-        bool more = manager->engine->operations->progress(manager->engine, SLICE_TRANSFERS);
-        struct epoll_event events[SLICE_EVENTS];
-        if (!more && manager->engine->operations->arm(manager->engine))
-            (void)epoll_wait(manager->epoll_fd, events, SLICE_EVENTS, 10);
-        manager->now = kvf_clock_now();
+    while (pages_are_in_use(manager) && manager->now < deadline) {
+        bool more = slice(manager);
+        (void)wait_for_events(manager, more, deadline);
     }
 }
 

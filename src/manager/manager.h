@@ -37,6 +37,9 @@ typedef struct kvf_rank kvf_rank;
 typedef struct kvf_target kvf_target;
 typedef struct kvf_inbox kvf_inbox;
 typedef struct kvf_link kvf_link;
+typedef struct kvf_work kvf_work;
+typedef struct kvf_summing kvf_summing;
+typedef struct kvf_checking kvf_checking;
 typedef struct kvf_watch kvf_watch;
 
 /* What epoll tells of a descriptor that isn't one of the manager's own few. */
@@ -77,6 +80,7 @@ struct kvf_room {
     atomic_uchar state;
     atomic_uchar safety;
     atomic_uchar proof;
+    atomic_uchar verified;
     atomic_uint status;
     atomic_uint_least64_t bytes;
 
@@ -111,6 +115,7 @@ struct kvf_sender {
     kvf_call *unposted;
     kvf_incoming *incoming;
     kvf_delivery *deliveries;
+    kvf_summing *summing; /* NULL until a destination asks for sums */
     uint32_t aux_slot;
     uint32_t steps;   /* of the machine; tells a nested step */
     kvf_sender *prev; /* among the lingering */
@@ -130,8 +135,10 @@ struct kvf_receiver {
     kvf_target *targets; /* the first is the real one */
     uint32_t target_count;
     uint32_t targets_ready;
-    uint32_t required; /* decode ranks that report to each target */
-    uint32_t steps;    /* of the machine; tells a nested step */
+    uint32_t required;      /* decode ranks that report to each target */
+    uint32_t steps;         /* of the machine; tells a nested step */
+    kvf_checking *checking; /* NULL unless the room is verified */
+    kvf_verify verify;      /* as asked for; the default is settled */
     bool all_aux;
     bool lingers;   /* among the fencing */
     char address[]; /* of the bootstrap server */
@@ -230,6 +237,7 @@ struct kvf_manager {
     bool reap_receivers;   /* some of them are over */
     /* both */
     kvf_link *busy_links;
+    kvf_work *work; /* whose turn it is, first */
 };
 
 /* Counters. */
@@ -241,6 +249,8 @@ uint64_t kvf_counter_value(kvf_manager *manager, kvf_counter counter);
 bool kvf_worth_logging(uint64_t count);
 
 /* room.c: the table, the calls and the events. */
+/* Of an earlier version's struct that ends before the field `verify`, or of ours. */
+kvf_status kvf_room_check_options(const kvf_room_options *options);
 kvf_status kvf_room_insert(kvf_room *room, kvf_manager *manager, uint64_t id,
                            const kvf_room_options *options);
 kvf_room *kvf_room_find(kvf_manager *manager, uint64_t id);
@@ -275,6 +285,8 @@ void kvf_sender_release(kvf_sender *sender);
 
 /* delivery.c: chunks on their way to a destination */
 void kvf_deliver_chunks(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk_count);
+/* Whether it is the room's last, which the aux record goes with. */
+bool kvf_chunk_is_last(const kvf_sender *sender, const kvf_call *chunk);
 void kvf_deliveries_cancel(kvf_sender *sender);
 /* After the engine was closed: frees what never ended. */
 void kvf_deliveries_forget(kvf_sender *sender);
@@ -323,7 +335,8 @@ struct kvf_target {
     kvf_target *next;
     bool ready;
     bool requested;
-    bool abort_wanted; /* the rank is to be told that the room was given up */
+    bool abort_wanted;  /* the rank is to be told that the room was given up */
+    bool letter_wanted; /* one about verification was put off */
     kvf_inbox
         *inbox; /* that the request named, from when it was sent until nothing can come any more */
     uint64_t key; /* in there: the request's epoch, or the room's id at a stock peer */
@@ -349,6 +362,25 @@ void kvf_fence_end(kvf_receiver *receiver);
 
 /* letters.c: what kvferry peers tell each other */
 void kvf_letters_message(void *manager, uint64_t connection, const kvf_slice *frames, size_t count);
+
+/* verify_decode.c: checking what has arrived against the source's sums */
+/* Before the request: whether the room is verified. KVF_UNSUPPORTED where it must be and can't. */
+kvf_status kvf_checking_decide(kvf_receiver *receiver, kvf_error *error);
+/* Every notification of the room comes here first. */
+void kvf_checking_notice(kvf_receiver *receiver, const kvf_receiver_event *event);
+/* With a status: there will be no sums, and why. */
+void kvf_checking_sums(kvf_receiver *receiver, kvf_status status, kvf_slice text, kvf_slice body);
+void kvf_checking_pages(kvf_receiver *receiver, kvf_slice body);
+/* The connection takes letters again. */
+void kvf_checking_resume(kvf_receiver *receiver);
+bool kvf_checking_has_passed(const kvf_receiver *receiver);
+/* What an open room waits for, if the prefill owes sums; false otherwise. */
+bool kvf_checking_problem(const kvf_receiver *receiver, kvf_error *error);
+/* The room has failed: nothing is read any more. Afterwards, once the prefill has been told, the room hears of
+ * the notifications that were held back. */
+void kvf_checking_stop(kvf_receiver *receiver);
+void kvf_checking_release(kvf_receiver *receiver);
+void kvf_checking_free(kvf_receiver *receiver);
 
 /* registration.c */
 void kvf_registration_start(kvf_manager *manager);

@@ -107,6 +107,8 @@ static void writable(kvf_link *link)
     {
         if (target->abort_wanted)
             kvf_fence_begin(target->receiver);
+        else if (target->letter_wanted)
+            kvf_checking_resume(target->receiver);
         else if (target->ready && !target->requested && target->receiver->machine.requested)
             kvf_receiver_request(target->receiver);
     }
@@ -368,8 +370,10 @@ static void fill_request(const kvf_receiver *receiver, const kvf_inbox *inbox, b
         .epoch = inbox->last_epoch,
     };
     if (inbox->extended)
-        request->extensions = KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
-                              (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
+        request->extensions =
+            KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
+            (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0) |
+            (is_real && receiver->checking != NULL ? (uint64_t)KVF_EXTENSION_VERIFY : 0);
 }
 
 static kvf_status send_request(kvf_target *target, const kvf_inbox *inbox, bool *put_off,

@@ -21,10 +21,15 @@ static kvf_status check_open(const kvf_manager *manager, const char *address, ui
     if (!kvf_parse_address(address, false, false, host, &port))
         return kvf_last_error_set(KVF_INVALID_ARGUMENT,
                                   "\"%.64s\" is no bootstrap address; it is host:port", address);
-    if (options != NULL && options->size < sizeof *options)
-        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
-                                  "set options->size to sizeof(kvf_room_options)");
-    return KVF_OK;
+    return kvf_room_check_options(options);
+}
+
+static kvf_verify verify_of(const kvf_manager *manager, const kvf_room_options *options)
+{
+    bool told = options != NULL && options->size >= sizeof *options &&
+                options->verify != KVF_VERIFY_DEFAULT;
+    return told ? (kvf_verify)options->verify
+                : (kvf_verify)(KVF_VERIFY_OFF + manager->settings.verify);
 }
 
 kvf_status kvf_receiver_open(kvf_manager *manager, const char *address, uint64_t room,
@@ -41,6 +46,7 @@ kvf_status kvf_receiver_open(kvf_manager *manager, const char *address, uint64_t
         return kvf_last_error_set(KVF_NO_MEMORY, "no memory for a room");
     memcpy(opened->address, address, length + 1);
     opened->dp_rank = options == NULL ? -1 : options->dp_rank;
+    opened->verify = verify_of(manager, options);
     kvf_receiver_machine_init(&opened->machine, &manager->timeouts);
     opened->room.timer.fire = kvf_receiver_timer;
     status = kvf_room_insert(&opened->room, manager, room, options);
@@ -176,9 +182,13 @@ void kvf_receiver_request(kvf_receiver *receiver)
 {
     receiver->all_aux = kvf_rank_is_extended(receiver->targets[0].rank);
     const char *reason = needs_kvferry_peer(receiver);
+    kvf_error error;
     if (reason != NULL) {
-        kvf_error error;
         kvf_error_set(&error, KVF_UNSUPPORTED, "%s", reason);
+        kvf_receiver_fail(receiver, &error);
+        return;
+    }
+    if (!receiver->targets[0].requested && kvf_checking_decide(receiver, &error) != KVF_OK) {
         kvf_receiver_fail(receiver, &error);
         return;
     }
@@ -220,6 +230,7 @@ static void carry_out(kvf_receiver *receiver, const kvf_action *action)
         kvf_receiver_request(receiver);
         break;
     case KVF_ACTION_STOP:
+        kvf_checking_stop(receiver);
         leave_lookups(receiver);
         break;
     case KVF_ACTION_FENCE:
@@ -229,6 +240,8 @@ static void carry_out(kvf_receiver *receiver, const kvf_action *action)
         leave_everything(receiver);
         break;
     case KVF_ACTION_PUBLISH:
+        if (receiver->machine.outcome.state == KVF_SUCCESS && kvf_checking_has_passed(receiver))
+            atomic_store_explicit(&room->verified, 1, memory_order_relaxed);
         kvf_room_publish(room, &receiver->machine.outcome,
                          receiver->machine.outcome.state == KVF_SUCCESS ? promised_bytes(receiver)
                                                                         : 0);
@@ -266,10 +279,12 @@ void kvf_receiver_prove(kvf_receiver *receiver, kvf_proof proof)
 
 void kvf_receiver_timer(kvf_timer *timer, uint64_t now)
 {
-    (void)now;
     kvf_receiver *receiver = (kvf_receiver *)((char *)timer - offsetof(kvf_receiver, room.timer));
+    kvf_error error;
     if (kvf_outcome_is_final(&receiver->machine.outcome))
         kvf_fence_end(receiver);
+    else if (now >= receiver->machine.deadline && kvf_checking_problem(receiver, &error))
+        kvf_receiver_fail(receiver, &error);
     kvf_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_TIMER,
                                                       .error = kvf_rank_problem(receiver)});
 }
@@ -373,6 +388,7 @@ void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call)
 void kvf_receiver_free(kvf_receiver *receiver)
 {
     leave_everything(receiver);
+    kvf_checking_free(receiver);
     if (receiver->lingers)
         DL_DELETE(receiver->room.manager->fencing, receiver);
     if (receiver->room.opened)

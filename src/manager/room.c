@@ -62,6 +62,19 @@ static void clear_descriptor(int descriptor)
     (void)taken;
 }
 
+kvf_status kvf_room_check_options(const kvf_room_options *options)
+{
+    if (options == NULL)
+        return KVF_OK;
+    if (options->size < offsetof(kvf_room_options, verify))
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
+                                  "set options->size to sizeof(kvf_room_options)");
+    if (options->size >= sizeof *options && options->verify > KVF_VERIFY_REQUIRED)
+        return kvf_last_error_set(KVF_INVALID_ARGUMENT, "options->verify is %u, no kvf_verify",
+                                  options->verify);
+    return KVF_OK;
+}
+
 static void prepare(kvf_room *room, kvf_manager *manager, uint64_t id,
                     const kvf_room_options *options)
 {
@@ -71,6 +84,7 @@ static void prepare(kvf_room *room, kvf_manager *manager, uint64_t id,
     atomic_init(&room->state, KVF_BOOTSTRAPPING);
     atomic_init(&room->safety, KVF_PAGES_IN_USE);
     atomic_init(&room->proof, KVF_PROOF_NONE);
+    atomic_init(&room->verified, 0);
     atomic_init(&room->status, KVF_OK);
     atomic_init(&room->bytes, 0);
     room->open_call = (kvf_call){.room = room, .kind = KVF_CALL_OPEN};
@@ -313,6 +327,7 @@ static void fill_event(kvf_event *event, kvf_room *room)
     event->status = atomic_load_explicit(&room->status, memory_order_relaxed);
     event->safety = atomic_load_explicit(&room->safety, memory_order_acquire);
     event->proof = atomic_load_explicit(&room->proof, memory_order_relaxed);
+    event->verified = atomic_load_explicit(&room->verified, memory_order_relaxed);
 }
 
 int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity)

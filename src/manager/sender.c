@@ -15,10 +15,7 @@ static kvf_status check_open(const kvf_manager *manager, uint64_t room,
     if (room > KVF_ROOM_MAX)
         return kvf_last_error_set(KVF_INVALID_ARGUMENT, "room %llu: rooms are below 2^63",
                                   (unsigned long long)room);
-    if (options != NULL && options->size < sizeof *options)
-        return kvf_last_error_set(KVF_INVALID_ARGUMENT,
-                                  "set options->size to sizeof(kvf_room_options)");
-    return KVF_OK;
+    return kvf_room_check_options(options);
 }
 
 kvf_status kvf_sender_open(kvf_manager *manager, uint64_t room, const kvf_room_options *options,
@@ -196,13 +193,16 @@ static void carry_out(kvf_sender *sender, const kvf_action *action)
         kvf_timers_set(&room->manager->timers, &room->timer, action->deadline);
         break;
     case KVF_ACTION_POST:
-        kvf_deliver_chunks(sender, action->first_chunk, action->chunk_count);
+        kvf_sums_post(sender, action->first_chunk, action->chunk_count);
         break;
     case KVF_ACTION_STOP:
+        kvf_sums_stop(sender);
         kvf_deliveries_cancel(sender);
         tell_failed(sender);
         break;
     case KVF_ACTION_PUBLISH:
+        if (sender->machine.outcome.state == KVF_SUCCESS && kvf_sums_all_verified(sender))
+            atomic_store_explicit(&room->verified, 1, memory_order_relaxed);
         kvf_room_publish(room, &sender->machine.outcome,
                          atomic_load_explicit(&room->bytes, memory_order_relaxed));
         break;
@@ -225,9 +225,12 @@ bool kvf_sender_feed(kvf_sender *sender, const kvf_sender_event *event)
 
 void kvf_sender_timer(kvf_timer *timer, uint64_t now)
 {
-    (void)now;
     kvf_sender *sender = (kvf_sender *)((char *)timer - offsetof(kvf_sender, room.timer));
-    kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_TIMER});
+    kvf_error error;
+    if (now >= sender->machine.deadline && kvf_sums_problem(sender, &error))
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
+    else
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_TIMER});
 }
 
 static void open_room(kvf_sender *sender)
@@ -317,6 +320,7 @@ void kvf_sender_release(kvf_sender *sender)
         return;
     }
     kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_DRAINED});
+    kvf_sums_free(sender);
     free_chunks(sender);
     while (sender->incoming != NULL)
         kvf_incoming_free(sender->room.manager, sender->incoming);
@@ -328,6 +332,7 @@ void kvf_sender_free(kvf_sender *sender)
 {
     if (sender->lingers)
         DL_DELETE(sender->room.manager->lingering, sender);
+    kvf_sums_free(sender);
     kvf_deliveries_forget(sender);
     free_chunks(sender);
     while (sender->incoming != NULL)

@@ -46,7 +46,7 @@ static void structs_of_the_interface_keep_their_sizes(void **state)
     assert_int_equal(sizeof(kvf_event), 64);
     assert_int_equal(sizeof(kvf_buffer), 40);
     assert_int_equal(sizeof(kvf_layout), 64);
-    assert_int_equal(sizeof(kvf_room_options), 24);
+    assert_int_equal(sizeof(kvf_room_options), 32);
     assert_int_equal(sizeof(kvf_statistics), 8 + 19 * 8);
     assert_int_equal(sizeof(kvf_setting), 48);
 }

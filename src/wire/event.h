@@ -14,7 +14,8 @@
 enum {
     KVF_EXTENSION_ALL_AUX = 1,  /* write all aux buffers, not only the first */
     KVF_EXTENSION_NO_DUMMY = 2, /* an empty page list is a room of no pages, not a dummy */
-    KVF_EXTENSION_EPOCH = 4     /* an epoch follows, which everything about the request repeats */
+    KVF_EXTENSION_EPOCH = 4,    /* an epoch follows, which everything about the request repeats */
+    KVF_EXTENSION_VERIFY = 8    /* send sums of the source's bytes; needs ALL_AUX and EPOCH */
 };
 
 /* A decode rank asks a prefill rank for a room's pages. Slices point into the message. */
@@ -45,6 +46,13 @@ static inline size_t kvf_request_page_count(const kvf_request *request)
 static inline bool kvf_request_is_dummy(const kvf_request *request)
 {
     return request->pages.length == 0 && (request->extensions & KVF_EXTENSION_NO_DUMMY) == 0;
+}
+
+/* Its decode checks the bytes: letters with their sums go to it. */
+static inline bool kvf_request_is_verified(const kvf_request *request)
+{
+    const uint64_t needed = KVF_EXTENSION_VERIFY | KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH;
+    return (request->extensions & needed) == needed && !kvf_request_is_dummy(request);
 }
 
 /* A notification that travelled with a write. */

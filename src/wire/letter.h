@@ -16,7 +16,12 @@
 typedef enum kvf_letter_kind {
     KVF_LETTER_ABORT = 1,   /* decode: write nothing more of this request, and say so */
     KVF_LETTER_STOPPED = 2, /* prefill: nothing of it is under way, and nothing will be */
-    KVF_LETTER_FAILED = 3   /* prefill: the room has failed; status and text say why */
+    KVF_LETTER_FAILED = 3,  /* prefill: the room has failed; status and text say why */
+    /* Verification; the bodies are in wire/sums.h. */
+    KVF_LETTER_SUMS = 4,       /* prefill: of a chunk; with a status: there will be none, and why */
+    KVF_LETTER_VERDICT = 5,    /* decode: a chunk's bytes are the source's */
+    KVF_LETTER_WANT_PAGES = 6, /* decode: they aren't: which page of that buffer? */
+    KVF_LETTER_PAGE_SUMS = 7   /* prefill: of some pages of one buffer */
 } kvf_letter_kind;
 
 typedef struct kvf_letter {
