@@ -6,13 +6,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ANSWER_LIMIT = 1 << 20, ARGUMENTS_MAX = 320 };
+enum { ANSWER_LIMIT = 1 << 20, ARGUMENTS_MAX = 320, EXEC_FAILED = 127 };
 
 static void close_pair(const int pair[2])
 {
@@ -20,20 +20,20 @@ static void close_pair(const int pair[2])
     (void)close(pair[1]);
 }
 
-/* The child's ends become its standard input and output; all else closes by itself at exec. */
+/* The child's ends become its standard input and output; all else closes by itself at exec. It is killed when this
+ * process dies, also while it is stopped. Between fork and exec only what is safe in a signal handler may be called. */
 static int spawn(tool_child *child, char *const *arguments, int input, int output)
 {
-    posix_spawn_file_actions_t actions;
-    int error = posix_spawn_file_actions_init(&actions);
-    if (error != 0)
-        return error;
-    error = posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-    if (error == 0)
-        error = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    if (error == 0)
-        error = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, arguments, environ);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    return error;
+    pid_t parent = getpid();
+    child->pid = fork();
+    if (child->pid < 0)
+        return errno;
+    if (child->pid > 0)
+        return 0;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0)
+        (void)execve("/proc/self/exe", arguments, environ);
+    _exit(EXEC_FAILED);
 }
 
 /* exec takes pointers to char, but doesn't write there: they are copied as they are. */

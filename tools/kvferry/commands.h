@@ -7,6 +7,8 @@ int command_bootstrap(int count, char **arguments);
 int command_prefill(int count, char **arguments);
 int command_decode(int count, char **arguments);
 int command_doctor(int count, char **arguments);
+int command_torture(int count, char **arguments);
+int command_torture_decode(int count, char **arguments);
 int command_settings(int count, char **arguments);
 
 #endif

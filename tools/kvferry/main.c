@@ -12,7 +12,7 @@
 typedef struct command_row {
     const char *name;
     int (*run)(int count, char **arguments);
-    const char *help;
+    const char *help; /* NULL: not for people */
 } command_row;
 
 static const command_row commands[] = {
@@ -21,6 +21,8 @@ static const command_row commands[] = {
     {"prefill", command_prefill, "serve a filled pool; rooms come as JSON lines"},
     {"decode", command_decode, "fill a pool from a prefill worker and check every byte"},
     {"doctor", command_doctor, "check this machine and say what is wrong and what to do"},
+    {"torture", command_torture, "kill, stop, abort and restart, and look whether a byte is wrong"},
+    {"torture-decode", command_torture_decode, NULL},
     {"settings", command_settings, "list every setting"}};
 
 static const size_t command_count = sizeof commands / sizeof commands[0];
@@ -42,14 +44,15 @@ static int print_help(FILE *stream)
                 "Commands\n",
                 stream);
     for (size_t i = 0; i < command_count; i++)
-        (void)fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
+        if (commands[i].help != NULL)
+            (void)fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].help);
     (void)fputs("\n`kvferry help COMMAND` has a command's options, `kvferry --version` the "
                 "versions.\nStart with `kvferry demo`. The manual is kvferry(1).\n\n"
                 "Environment\n  KVFERRY_<SETTING>, e.g. KVFERRY_LOG_LEVEL=debug; "
                 "`kvferry settings` lists them.\n\n"
                 "Exit status\n  0  all is well\n"
-                "  1  a room failed, a byte was wrong, a line wasn't understood, or the doctor\n"
-                "     found a problem\n"
+                "  1  a room failed, a byte was wrong, a line wasn't understood, a promise was\n"
+                "     broken, or the doctor found a problem\n"
                 "  2  wrong options or settings\n"
                 "  3  the machine refused: a port is taken, memory is short, UCX says no\n",
                 stream);
@@ -66,7 +69,8 @@ static int unknown_command(const char *name)
 {
     nearest search = nearest_to(name);
     for (size_t i = 0; i < command_count; i++)
-        nearest_consider(&search, commands[i].name);
+        if (commands[i].help != NULL)
+            nearest_consider(&search, commands[i].name);
     (void)fprintf(stderr,
                   "kvferry: there is no command \"%.64s\"; nearest is %s, `kvferry --help` has "
                   "all\n",
