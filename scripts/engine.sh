@@ -68,7 +68,15 @@ if [ "$status" -ne 0 ]; then
 fi
 install "$packages/kvferry" 60 --force-reinstall "$(tail -n 1 "$packages/wheel.log")"
 
-# Process 1 of a namespace takes all others with it when it ends, whatever happens to it.
+# Process 1 of a namespace takes all others with it when it ends. unshare passes no signal on, so it is done here.
 cd "$here"
-exec unshare --net --mount --pid --fork --kill-child --mount-proc \
-    "$packages/environment/bin/python" -B -W ignore::FutureWarning run.py --build "$build" "$@"
+unshare --net --mount --pid --fork --kill-child --mount-proc \
+    "$packages/environment/bin/python" -B -W ignore::FutureWarning run.py --build "$build" "$@" &
+child=$!
+trap 'kill -TERM $(cat "/proc/$child/task/$child/children") || true' INT TERM HUP
+status=0
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do # a signal came: it ends soon
+    wait "$child" || status=$?
+done
+exit "$status"

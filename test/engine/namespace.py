@@ -2,8 +2,11 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+
+from processes import alive, wait_for
 
 DEVICE = "engine0"
 ADDRESS = "10.77.0.1"
@@ -40,3 +43,16 @@ def remove_leftovers() -> None:
     """Killed servers can't remove their shared memory themselves."""
     for segment in leftover_segments():
         subprocess.run(["ipcrm", "-m", str(segment)], check=False)
+
+
+def end_all() -> None:
+    """Every process but this one, which is the first of its own process ids: prepare() has seen to that."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    wait_for("the end of all processes", lambda: not any(map(alive, others())), 10, 0.01)
+
+
+def others() -> list[int]:
+    return [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and entry.name != "1"]

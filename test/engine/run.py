@@ -1,6 +1,7 @@
 """Runs real SGLang servers in pairs and says what was seen. scripts/engine.sh starts it, in namespaces of its own."""
 
 import argparse
+import os
 import pathlib
 import shutil
 import signal
@@ -55,8 +56,10 @@ def run_faults(scene: Scene, reference: list[Answer], only: str) -> bool:
 
 
 def end(number: int, _: object) -> NoReturn:
-    """Process 1 of a namespace gets no default action; this lets the scene end its servers."""
-    sys.exit(128 + number)
+    """Process 1 of a namespace has no default action for a signal. Threads that wait for answers aren't joined."""
+    namespace.end_all()
+    namespace.remove_leftovers()
+    os._exit(128 + number)
 
 
 PARTS = {"table": run_table, "faults": run_faults}
