@@ -6,18 +6,24 @@
 static sim_agent *new_agent(sim_node *node, const kvf_request *request)
 {
     sim_agent *agent = calloc(1, sizeof *agent);
-    uint8_t *metadata = malloc(request->agent_metadata.length + 1);
-    if (agent == NULL || metadata == NULL)
+    if (agent == NULL)
         abort();
     agent->node = node;
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
-    if (request->agent_metadata.length > 0)
-        memcpy(metadata, request->agent_metadata.data, request->agent_metadata.length);
-    agent->metadata = metadata;
-    agent->metadata_length = request->agent_metadata.length;
+    kvf_room_memory_init(&agent->used, SIM_REMEMBERED);
     DL_APPEND(node->agents, agent);
     node->agent_count++;
     return agent;
+}
+
+static void keep_metadata(sim_agent *agent, kvf_slice metadata)
+{
+    agent->metadata = malloc(metadata.length + 1);
+    if (agent->metadata == NULL)
+        abort();
+    if (metadata.length > 0)
+        memcpy(agent->metadata, metadata.data, metadata.length);
+    agent->metadata_length = metadata.length;
 }
 
 /* Before anything is remembered: a first message that was cut short must spoil that room alone, not all that
@@ -34,30 +40,41 @@ static kvf_status check_metadata(const sim_node *node, const kvf_request *reques
     return status;
 }
 
+static sim_agent *find_agent(sim_node *node, kvf_slice name)
+{
+    sim_agent *agent;
+    DL_FOREACH(node->agents, agent)
+    {
+        if (kvf_slice_equal(kvf_slice_of(agent->name), name))
+            return agent;
+    }
+    return NULL;
+}
+
+/* Nothing is looked at in a dummy's metadata, and nothing kept of it. */
 kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t connection,
                           sim_agent **agent, kvf_error *error)
 {
-    sim_agent *found;
-    DL_FOREACH(node->agents, found)
-    {
-        if (kvf_slice_equal(kvf_slice_of(found->name), request->agent_name))
-            break;
+    sim_agent *found = find_agent(node, request->agent_name);
+    bool dummy = kvf_request_is_dummy(request);
+    bool first = !dummy && (found == NULL || found->metadata == NULL);
+    kvf_status status = KVF_OK;
+    if (first)
+        status = check_metadata(node, request, error);
+    else if (!dummy && !kvf_slice_equal((kvf_slice){found->metadata, found->metadata_length},
+                                        request->agent_metadata))
+        status = kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
+                               found->name);
+    if (status == KVF_OK && found == NULL && node->agent_count >= node->world->limits.peers) {
+        sim_fault_limit(node, request);
+        status = kvf_error_set(error, KVF_LIMIT, "too many peers");
     }
-    if (found != NULL) {
-        kvf_slice metadata = {found->metadata, found->metadata_length};
-        if (!kvf_slice_equal(metadata, request->agent_metadata))
-            return kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
-                                 found->name);
-    } else {
-        if (node->agent_count >= node->world->limits.peers) {
-            sim_fault_limit(node, request);
-            return kvf_error_set(error, KVF_LIMIT, "too many peers");
-        }
-        kvf_status status = check_metadata(node, request, error);
-        if (status != KVF_OK)
-            return status;
+    if (status != KVF_OK)
+        return status;
+    if (found == NULL)
         found = new_agent(node, request);
-    }
+    if (first)
+        keep_metadata(found, request->agent_metadata);
     found->connection = connection;
     *agent = found;
     return KVF_OK;
@@ -111,6 +128,7 @@ void sim_prefill_connection_gone(sim_node *node, uint64_t connection)
 
 static void free_agent(sim_agent *agent)
 {
+    kvf_room_memory_free(&agent->used);
     free(agent->metadata);
     free(agent);
 }
@@ -202,19 +220,22 @@ static kvf_status pair_all(sim_incoming *incoming, const kvf_metadata *metadata,
     return status;
 }
 
-/* A worker address is the node's index and incarnation: see decode.c. */
+/* What a worker address says: see inbox.c. */
 static kvf_status load(sim_agent *agent, const kvf_metadata *metadata, kvf_error *error)
 {
     sim_world *world = agent->node->world;
     if (!kvf_slice_equal(metadata->agent_name, kvf_slice_of(agent->name)))
         return kvf_error_set(error, KVF_PROTOCOL, "the metadata of another agent");
-    if (metadata->worker_address.length != 16)
+    if (metadata->worker_address.length != SIM_ADDRESS)
         return kvf_error_set(error, KVF_TRANSPORT, "not a worker address");
     uint64_t index = kvf_read_u64(metadata->worker_address.data);
     if (index >= world->node_count)
         return kvf_error_set(error, KVF_TRANSPORT, "nobody is at that worker address");
     agent->decode = &world->nodes[index];
     agent->decode_incarnation = (uint32_t)kvf_read_u64(metadata->worker_address.data + 8);
+    agent->decode_inbox = kvf_read_u64(metadata->worker_address.data + 16);
+    bool fenceable = kvf_read_u64(metadata->worker_address.data + 24) != 0;
+    agent->direct = world->writer_placed[agent->node->index][index] && !fenceable;
     return KVF_OK;
 }
 

@@ -1,6 +1,8 @@
 /* The invariants that aren't checked where the thing happens (memory.c, engine.c, user.c). */
 #include "sim/sim.h"
 
+#include <stdlib.h>
+
 /* ---- After every step ----------------------------------------------------------------------------- */
 
 /* The machine's own idea of its deadline isn't asked: the user knows what it did, and when. */
@@ -86,9 +88,51 @@ static uint32_t causes(kvf_status status)
         return SIM_BIT(SIM_FAULT_BOOTSTRAP);
     case KVF_LIMIT:
         return SIM_BIT(SIM_FAULT_LIMIT);
+    case KVF_BUSY:
+        return SIM_BIT(SIM_FAULT_USED_ID);
+    case KVF_WRONG_STATE: /* the other side had ended before it was asked */
+        return UINT32_MAX;
     default:
         return 0;
     }
+}
+
+/* What a letter says happened on some other side of the room. A side that was told by a third one says so. */
+static bool is_peers_reason(const sim_side *side)
+{
+    const sim_instance *instance = side->instance;
+    kvf_status status = side->peer_status;
+    if (status != KVF_ABORTED && status != KVF_SHUTDOWN)
+        return status == KVF_PEER_FAILED ? instance->faults != 0
+                                         : (instance->faults & causes(status)) != 0;
+    for (uint32_t i = 0; i < instance->sender_count + instance->receiver_count; i++) {
+        const sim_side *other = i < instance->sender_count
+                                    ? &instance->senders[i]
+                                    : &instance->receivers[i - instance->sender_count];
+        if (other != side && (status == KVF_ABORTED ? other->aborted : other->shut_down))
+            return true;
+    }
+    return false;
+}
+
+/* Of the id's last room a request may be held still, or one to give it up be under way: they may cost the next
+ * room its life, but nobody a byte. */
+static bool met_leftovers(const sim_side *side)
+{
+    kvf_status status = side->error.status;
+    return side->instance->heir && (status == KVF_MISMATCH || status == KVF_PROTOCOL ||
+                                    status == KVF_PEER_GONE || status == KVF_PEER_FAILED);
+}
+
+/* A decode that has given the room up may close what the sender writes to. */
+static bool was_shut_out(const sim_side *side)
+{
+    const sim_instance *instance = side->instance;
+    bool given_up = false;
+    for (uint32_t i = 0; i < instance->receiver_count; i++)
+        given_up = given_up || instance->receivers[i].state == KVF_FAILED;
+    return side->node->prefill && side->error.status == KVF_PEER_GONE && instance->faults != 0 &&
+           given_up;
 }
 
 void sim_check_reason(const sim_side *side)
@@ -101,8 +145,11 @@ void sim_check_reason(const sim_side *side)
         right = side->aborted;
     else if (status == KVF_SHUTDOWN)
         right = side->shut_down;
+    else if (status == KVF_PEER_FAILED)
+        right = is_peers_reason(side);
     else
-        right = (side->instance->faults & causes(status)) != 0;
+        right = (side->instance->faults & causes(status)) != 0 || was_shut_out(side);
+    right = right || met_leftovers(side);
     if (!right)
         sim_violate(world, "room %llu on %s failed as \"%s\", but nothing of the kind happened: %s",
                     (unsigned long long)side->instance->id, side->node->name,
@@ -110,6 +157,53 @@ void sim_check_reason(const sim_side *side)
     if (side->error.text[0] == '\0')
         sim_violate(world, "room %llu on %s failed without a word",
                     (unsigned long long)side->instance->id, side->node->name);
+}
+
+/* ---- Acknowledgements ----------------------------------------------------------------------------- */
+
+static bool is_acknowledged(const sim_world *world, const char *agent_name, uint64_t room,
+                            uint64_t epoch)
+{
+    const sim_acknowledgement *each;
+    LL_FOREACH(world->acknowledgements, each)
+    {
+        if (each->epoch == epoch && each->room == room && strcmp(each->agent_name, agent_name) == 0)
+            return true;
+    }
+    return false;
+}
+
+void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request)
+{
+    sim_world *world = agent->node->world;
+    sim_acknowledgement *new = calloc(1, sizeof *new);
+    if (new == NULL)
+        abort();
+    memcpy(new->agent_name, agent->name, sizeof new->agent_name);
+    new->room = request->room;
+    new->epoch = request->epoch;
+    LL_PREPEND(world->acknowledgements, new);
+}
+
+void sim_check_post(const sim_transfer *transfer)
+{
+    const sim_agent *agent = transfer->agent;
+    const sim_sender *sender = transfer->sender;
+    if (transfer->epoch != 0 &&
+        is_acknowledged(agent->node->world, agent->name, sender->id, transfer->epoch))
+        sim_violate(agent->node->world,
+                    "room %llu: %s posts for epoch %llu of %s, after it said that it had stopped",
+                    (unsigned long long)sender->id, agent->node->name,
+                    (unsigned long long)transfer->epoch, agent->name);
+}
+
+void sim_acknowledgements_free(sim_world *world)
+{
+    while (world->acknowledgements != NULL) {
+        sim_acknowledgement *next = world->acknowledgements->next;
+        free(world->acknowledgements);
+        world->acknowledgements = next;
+    }
 }
 
 /* ---- At the end ----------------------------------------------------------------------------------- */

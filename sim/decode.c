@@ -2,42 +2,16 @@
  * receiver.c. */
 #include "sim/sim.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Opening -------------------------------------------------------------------------------------- */
 
-/* Where we are and what we offer. The worker address tells the simulated engine who we are. */
-static void write_metadata(sim_node *node)
-{
-    static const uint8_t key[9] = {0};
-    const kvf_profile *profile = node->world->profile;
-    kvf_descriptor descriptors[SIM_REGIONS];
-    uint8_t address[16];
-    kvf_error error;
-    kvf_write_u64(address, node->index);
-    kvf_write_u64(address + 8, node->incarnation);
-    for (uint32_t i = 0; i < SIM_REGIONS; i++)
-        descriptors[i] =
-            (kvf_descriptor){.base = node->pool.regions[i].base,
-                             .length = node->pool.regions[i].length,
-                             .kind = i < SIM_BUFFERS ? profile->buffer_kind : profile->aux_kind,
-                             .key = {key, sizeof key}};
-    kvf_metadata metadata = {.agent_name = kvf_slice_of(node->agent_name),
-                             .worker_address = {address, sizeof address},
-                             .descriptors = descriptors,
-                             .descriptor_count = SIM_REGIONS};
-    if (kvf_metadata_encode(&metadata, profile->flavour, &node->metadata, &error) != KVF_OK)
-        sim_violate(node->world, "metadata can't be written: %s", error.text);
-    for (uint32_t i = 0; i < SIM_REGIONS; i++)
-        kvf_bytes_append_u64(&node->pointers, node->pool.regions[i].base);
-}
-
 void sim_decode_open(sim_node *node)
 {
-    (void)snprintf(node->agent_name, sizeof node->agent_name, "%s-%u", node->name,
-                   node->incarnation);
-    write_metadata(node);
+    node->pointers = (kvf_bytes){0};
+    for (uint32_t i = 0; i < SIM_REGIONS; i++)
+        kvf_bytes_append_u64(&node->pointers, node->pool.regions[i].base);
+    sim_servers_open(node);
     sim_ranks_open(node);
 }
 
@@ -57,8 +31,9 @@ static void free_receiver(sim_receiver *receiver)
 static void leave_lookups(sim_receiver *receiver)
 {
     sim_server_leave(receiver);
-    for (uint32_t i = receiver->machine.disclosed ? 1 : 0; i < receiver->target_count; i++)
-        sim_rank_leave(&receiver->targets[i]);
+    for (uint32_t i = 0; i < receiver->target_count; i++)
+        if (receiver->targets[i].inbox == NULL)
+            sim_rank_leave(&receiver->targets[i]);
 }
 
 static void leave_everything(sim_receiver *receiver)
@@ -73,10 +48,9 @@ void sim_decode_close(sim_node *node)
         leave_everything(node->receivers);
         free_receiver(node->receivers);
     }
-    kvf_bytes_free(&node->metadata);
+    sim_ranks_close(node);
+    sim_inboxes_free(node);
     kvf_bytes_free(&node->pointers);
-    node->metadata = (kvf_bytes){0};
-    node->pointers = (kvf_bytes){0};
 }
 
 /* ---- Feeding -------------------------------------------------------------------------------------- */
@@ -125,6 +99,9 @@ static void carry_out(sim_receiver *receiver, const kvf_action *action)
     case KVF_ACTION_STOP:
         leave_lookups(receiver);
         break;
+    case KVF_ACTION_FENCE:
+        sim_fence_begin(receiver);
+        break;
     case KVF_ACTION_LEAVE:
         leave_everything(receiver);
         break;
@@ -144,6 +121,9 @@ void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event)
     if (node->world->plant == SIM_PLANT_ABORT_FREES_PAGES &&
         receiver->machine.outcome.state == KVF_FAILED)
         receiver->machine.outcome.safety = KVF_PAGES_SAFE;
+    if (node->world->plant == SIM_PLANT_DEADLINE_IS_SAFE &&
+        receiver->machine.outcome.safety == KVF_PAGES_RELEASED)
+        receiver->machine.outcome.safety = KVF_PAGES_SAFE;
     uint32_t step = actions.count > 0 ? ++receiver->steps : receiver->steps;
     for (size_t i = 0; i < actions.count && receiver->steps == step; i++)
         carry_out(receiver, &actions.items[i]);
@@ -154,6 +134,11 @@ void sim_receiver_feed(sim_receiver *receiver, const kvf_receiver_event *event)
 void sim_receiver_fail(sim_receiver *receiver, const kvf_error *error)
 {
     sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_FAILED, .error = error});
+}
+
+void sim_receiver_prove(sim_receiver *receiver, kvf_proof proof)
+{
+    sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_PROVEN, .proof = proof});
 }
 
 static const kvf_error *problem_of(const sim_receiver *receiver)
@@ -170,6 +155,8 @@ static void receiver_timer(kvf_timer *timer, uint64_t now)
 {
     (void)now;
     sim_receiver *receiver = (sim_receiver *)((char *)timer - offsetof(sim_receiver, timer));
+    if (kvf_outcome_is_final(&receiver->machine.outcome))
+        sim_fence_end(receiver);
     sim_receiver_feed(
         receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_TIMER, .error = problem_of(receiver)});
 }
@@ -244,17 +231,6 @@ void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *
 
 /* ---- Notifications -------------------------------------------------------------------------------- */
 
-static sim_receiver *find_receiver(sim_node *node, uint64_t room)
-{
-    sim_receiver *receiver;
-    DL_FOREACH(node->receivers, receiver)
-    {
-        if (receiver->id == room)
-            return receiver;
-    }
-    return NULL;
-}
-
 /* Planted bugs that change what is heard. */
 static void mishear(sim_receiver *receiver, kvf_notice *notice, kvf_receiver_event *event)
 {
@@ -274,24 +250,10 @@ static void mishear(sim_receiver *receiver, kvf_notice *notice, kvf_receiver_eve
     }
 }
 
-void sim_decode_notified(sim_node *node, kvf_slice payload)
+void sim_receiver_notified(sim_receiver *receiver, kvf_receiver_event *event)
 {
-    kvf_receiver_event event = {.kind = KVF_RECEIVER_NOTICE};
-    kvf_notice notice;
-    kvf_slice text;
-    kvf_error error;
-    if (kvf_notice_payload_decode(payload, &event.agent_name, &text, &error) != KVF_OK ||
-        kvf_notice_parse(text, &notice, &error) != KVF_OK) {
-        sim_trace(node->world, node, "drops a notification: %s", error.text);
-        return;
-    }
-    sim_receiver *receiver = find_receiver(node, notice.room);
-    if (receiver == NULL) {
-        if (node->world->plant == SIM_PLANT_GHOST_ROOMS)
-            node->ghosts++;
-        return;
-    }
-    mishear(receiver, &notice, &event);
-    event.notice = &notice;
-    sim_receiver_feed(receiver, &event);
+    kvf_notice notice = *event->notice;
+    event->notice = &notice;
+    mishear(receiver, &notice, event);
+    sim_receiver_feed(receiver, event);
 }

@@ -1,8 +1,9 @@
 /* The data plane of a prefill node: transfers take turns, each write is cut into pieces, a piece lands cell by
  * cell. Who places the cells is the transport's nature:
- *   writer-placed (RDMA, CMA): the writer itself; it stops and dies in mid-write, and the source is read
- *     when the cell lands;
- *   receiver-placed (TCP): the receiver, from bytes the writer has handed to the kernel, which outlive it. */
+ *   writer-placed (direct mapping): the writer itself; it stops and dies in mid-write, goes on when it is
+ *     continued, whatever the target has closed meanwhile, and reads the source when the cell lands;
+ *   receiver-placed (TCP): the receiver, from bytes the writer has handed to the kernel, which outlive it, until
+ *     the inbox they were sent to is closed. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@ typedef struct piece {
     uint32_t writer_incarnation;
     sim_node *reader;
     uint32_t reader_incarnation;
+    uint64_t inbox;
     const sim_instance *instance;
     uint64_t source;
     uint64_t destination;
@@ -35,11 +37,13 @@ static sim_transfer *find_transfer(sim_node *node, uint64_t number)
     return NULL;
 }
 
-static void end(sim_transfer *transfer, kvf_status status, const char *text)
+/* `flushed`: all that was posted is known to have landed. */
+static void end(sim_transfer *transfer, bool flushed, kvf_status status, const char *text)
 {
     sim_node *node = transfer->sender->node;
     DL_DELETE(node->transfers, transfer);
     transfer->agent->transfer_count--;
+    transfer->flushed = flushed;
     sim_sender_transfer_ended(transfer, status, text);
     free(transfer);
     sim_agents_reap(node);
@@ -47,7 +51,8 @@ static void end(sim_transfer *transfer, kvf_status status, const char *text)
 
 static bool is_reachable(const sim_agent *agent)
 {
-    return agent->decode->alive && agent->decode->incarnation == agent->decode_incarnation;
+    return agent->decode->alive && agent->decode->incarnation == agent->decode_incarnation &&
+           sim_inbox_is_open(agent->decode, agent->decode_inbox);
 }
 
 /* ---- Landing -------------------------------------------------------------------------------------- */
@@ -68,8 +73,10 @@ static void land(sim_world *world, sim_task *task)
     /* A dead reader's memory is gone: the transport notices by itself. */
     if (!what.reader->alive || what.reader->incarnation != what.reader_incarnation)
         return;
-    /* Nor does a writer go on with what it has given up: it has let go of the source. */
-    if (what.writer_placed && find_transfer(what.writer, what.transfer) == NULL)
+    /* Nor does a writer go on with what it has given up: it has let go of the source. What a reader has closed
+     * it doesn't take from. */
+    if (what.writer_placed ? find_transfer(what.writer, what.transfer) == NULL
+                           : !sim_inbox_is_open(what.reader, what.inbox))
         return;
     if (sim_is_cut(world, what.writer, what.reader)) {
         at = world->now + sim_delay(world, what.writer, what.reader);
@@ -98,11 +105,12 @@ static void launch(sim_transfer *transfer, const kvf_write *write)
                   .writer_incarnation = writer->incarnation,
                   .reader = transfer->agent->decode,
                   .reader_incarnation = transfer->agent->decode_incarnation,
+                  .inbox = transfer->agent->decode_inbox,
                   .instance = transfer->sender->side->instance,
                   .source = write->source,
                   .destination = write->destination,
                   .cells = (uint32_t)(write->length / SIM_CELL)};
-    what.writer_placed = world->writer_placed[writer->index][what.reader->index];
+    what.writer_placed = transfer->agent->direct;
     for (uint32_t i = 0; !what.writer_placed && i < what.cells; i++)
         what.contents[i] =
             sim_memory_read(world, what.source + (uint64_t)i * SIM_CELL, what.instance);
@@ -141,7 +149,7 @@ static void settle(sim_transfer *transfer)
         return;
     if (transfer->canceled) {
         if (transfer->outstanding == 0 && !transfer->flushing)
-            end(transfer, KVF_ABORTED, "canceled");
+            end(transfer, true, KVF_ABORTED, "canceled");
         return;
     }
     if (transfer->flushing || !kvf_writes_done(&transfer->parts[transfer->part].writes))
@@ -175,8 +183,7 @@ static void announce(sim_transfer *transfer, const kvf_notice *notice)
                                        (kvf_slice){(const uint8_t *)text, length}, payload);
     sim_trace(node->world, node, "room %llu: notifies %s: %s", (unsigned long long)notice->room,
               transfer->agent->decode->name, text);
-    sim_notify(node->world, node, transfer->agent->decode, transfer->agent->decode_incarnation,
-               payload, length);
+    sim_notify(transfer, payload, length);
 }
 
 /* Planted: a piece of the transfer is sent once more, much later. */
@@ -194,6 +201,7 @@ static void resend(sim_transfer *transfer)
     piece what = {.writer = writer,
                   .reader = transfer->agent->decode,
                   .reader_incarnation = transfer->agent->decode_incarnation,
+                  .inbox = transfer->agent->decode_inbox,
                   .instance = transfer->sender->side->instance,
                   .destination = write.destination,
                   .cells = 1};
@@ -220,7 +228,7 @@ static void flushed(sim_world *world, sim_task *task)
         return;
     }
     resend(transfer);
-    end(transfer, KVF_OK, NULL);
+    end(transfer, true, KVF_OK, NULL);
 }
 
 /* One piece of the next transfer that has one to post. */
@@ -246,11 +254,32 @@ static void turn(sim_world *world, sim_task *task)
     }
 }
 
-static void unreachable(sim_world *world, sim_task *task)
+/* number: the inbox, above its node's incarnation. */
+static void notices(sim_world *world, sim_task *task)
 {
     (void)world;
-    sim_engine_peer_failed(task->node, task->subject, (uint32_t)task->number,
-                           "the process isn't there");
+    sim_engine_peer_failed(task->node, task->subject, (uint32_t)task->number, task->number >> 32,
+                           "nobody takes what is written there");
+}
+
+static void notice_later(sim_node *node, sim_node *decode, uint32_t incarnation, uint64_t inbox,
+                         uint64_t delay)
+{
+    sim_task_add(node->world, node->world->now + delay, notices, node, node->incarnation, decode,
+                 inbox << 32 | incarnation, NULL, 0);
+}
+
+/* Over TCP the reset tells the writer; by direct mapping it only misses answers. */
+void sim_engine_inbox_closed(const sim_inbox *inbox)
+{
+    sim_world *world = inbox->node->world;
+    sim_node *writer = inbox->writer;
+    if (!writer->alive || writer->incarnation != inbox->writer_incarnation)
+        return;
+    uint64_t delay = sim_delay(world, inbox->node, writer) + 5 * KVF_MILLISECOND;
+    if (inbox->direct)
+        delay += sim_random_below(&world->random, SIM_TRANSPORT_TIMEOUT);
+    notice_later(writer, inbox->node, inbox->node->incarnation, inbox->number, delay);
 }
 
 void sim_engine_post(sim_transfer *transfer)
@@ -259,10 +288,10 @@ void sim_engine_post(sim_transfer *transfer)
     transfer->number = ++node->world->transfer_count;
     transfer->agent->transfer_count++;
     DL_APPEND(node->transfers, transfer);
+    sim_check_post(transfer);
     if (!is_reachable(transfer->agent))
-        sim_task_add(node->world, node->world->now + KVF_MILLISECOND, unreachable, node,
-                     node->incarnation, transfer->agent->decode,
-                     transfer->agent->decode_incarnation, NULL, 0);
+        notice_later(node, transfer->agent->decode, transfer->agent->decode_incarnation,
+                     transfer->agent->decode_inbox, KVF_MILLISECOND);
     settle(transfer); /* a part of no pages has nothing to post */
     run_engine(node);
 }
@@ -286,30 +315,36 @@ void sim_engine_cancel(sim_transfer *transfer)
                  transfer->number, NULL, 0);
 }
 
+static bool is_meant(const sim_agent *agent, const sim_node *decode, uint32_t incarnation,
+                     uint64_t inbox)
+{
+    return agent->decode == decode && agent->decode_incarnation == incarnation &&
+           (inbox == 0 || agent->decode_inbox == inbox);
+}
+
 /* The transport gives a peer up: its agent is buried, then its transfers end; what the writer doesn't
  * place itself may still land. */
-void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation,
+void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation, uint64_t inbox,
                             const char *text)
 {
     sim_agent *agent;
     sim_agent *next_agent;
     DL_FOREACH_SAFE(node->agents, agent, next_agent)
     {
-        if (agent->decode == decode && agent->decode_incarnation == incarnation)
+        if (is_meant(agent, decode, incarnation, inbox))
             sim_agent_bury(agent, text);
     }
     for (;;) {
         sim_transfer *transfer;
         DL_FOREACH(node->transfers, transfer)
         {
-            if (transfer->agent->decode == decode &&
-                transfer->agent->decode_incarnation == incarnation)
+            if (is_meant(transfer->agent, decode, incarnation, inbox))
                 break;
         }
         if (transfer == NULL)
             break;
         transfer->outstanding = 0;
-        end(transfer, transfer->canceled ? KVF_ABORTED : KVF_PEER_GONE, text);
+        end(transfer, false, transfer->canceled ? KVF_ABORTED : KVF_PEER_GONE, text);
     }
     sim_agents_reap(node);
 }

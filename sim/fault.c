@@ -20,6 +20,7 @@ const char *const sim_fault_names[SIM_FAULTS] = {
     [SIM_FAULT_MISMATCH] = "mismatch",
     [SIM_FAULT_SHUTDOWN] = "shutdown",
     [SIM_FAULT_LIMIT] = "limit",
+    [SIM_FAULT_USED_ID] = "used id",
 };
 
 /* ---- Whom they touch ------------------------------------------------------------------------------ */
@@ -37,7 +38,9 @@ void sim_fault_touch(sim_instance *instance, sim_fault fault)
 
 void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side)
 {
-    if (side->opened && !side->closed && !side->lost)
+    if (side->opened && !side->lost && side->ended && !side->settled)
+        world->tally->faults[fault][SIM_FENCING]++;
+    else if (side->opened && !side->closed && !side->lost)
         world->tally->faults[fault][side->state]++;
 }
 
@@ -153,8 +156,13 @@ static void start_again(sim_world *world, sim_task *task)
 static void transport_notices(sim_world *world, sim_task *task)
 {
     (void)world;
-    sim_engine_peer_failed(task->node, task->subject, (uint32_t)task->number,
+    sim_engine_peer_failed(task->node, task->subject, (uint32_t)task->number, 0,
                            "the connection was reset");
+}
+
+static bool is_over(const sim_side *side)
+{
+    return side->closed && side->settled;
 }
 
 static void mark_lost(sim_node *node)
@@ -163,10 +171,10 @@ static void mark_lost(sim_node *node)
     DL_FOREACH(node->world->instances, instance)
     {
         for (uint32_t i = 0; i < instance->sender_count; i++)
-            if (instance->senders[i].node == node && !instance->senders[i].closed)
+            if (instance->senders[i].node == node && !is_over(&instance->senders[i]))
                 instance->senders[i].lost = true;
         for (uint32_t i = 0; i < instance->receiver_count; i++)
-            if (instance->receivers[i].node == node && !instance->receivers[i].closed)
+            if (instance->receivers[i].node == node && !is_over(&instance->receivers[i]))
                 instance->receivers[i].lost = true;
     }
 }
@@ -186,6 +194,7 @@ static void die(sim_node *node, uint64_t back)
         node->backlog = next;
     }
     sim_connections_of_dead(node);
+    sim_inboxes_writer_died(node);
     for (uint32_t i = 0; !node->prefill && i < world->node_count; i++) {
         sim_node *other = &world->nodes[i];
         if (other->prefill && other->alive)
@@ -273,7 +282,7 @@ static void transport_gives_up(sim_world *world, sim_task *task)
 {
     sim_node *decode = task->subject;
     if (sim_is_cut(world, task->node, decode))
-        sim_engine_peer_failed(task->node, decode, (uint32_t)task->number, "no answer");
+        sim_engine_peer_failed(task->node, decode, (uint32_t)task->number, 0, "no answer");
 }
 
 static void cut(sim_world *world)
@@ -303,6 +312,7 @@ static void lose(sim_world *world)
             continue;
         touch_pair(world, connection->prefill, connection->decode, SIM_FAULT_LOSS, world->now);
         sim_connection_drop(connection);
+        sim_links_break(world, connection->prefill, connection->decode);
         return;
     }
 }

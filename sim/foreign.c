@@ -60,15 +60,14 @@ static void stray_request(sim_world *world, sim_node *prefill)
 
 /* ---- To a decode node ----------------------------------------------------------------------------- */
 
-static void tell(sim_world *world, sim_node *decode, const char *name, const kvf_notice *notice)
+static void tell(sim_node *decode, uint64_t inbox, const char *name, const kvf_notice *notice)
 {
     char text[KVF_NOTICE_TEXT_MAX];
     uint8_t payload[KVF_NOTICE_PAYLOAD_MAX];
-    (void)world;
     size_t length = kvf_notice_format(notice, text);
     length = kvf_notice_payload_encode(kvf_slice_of(name),
                                        (kvf_slice){(const uint8_t *)text, length}, payload);
-    sim_decode_notified(decode, (kvf_slice){payload, length});
+    sim_inbox_notified(decode, inbox, (kvf_slice){payload, length});
 }
 
 /* One word from a stranger about an open room. It may pin the room to itself, and then the room fails; it
@@ -79,17 +78,19 @@ static void stranger_speaks(sim_world *world, sim_node *decode)
     DL_FOREACH(decode->receivers, receiver)
     {
         sim_side *side = receiver->side;
-        if (side->pinned_by_stranger || sim_random_chance(&world->random, 500))
+        const sim_inbox *inbox = receiver->targets[0].inbox;
+        if (inbox == NULL || side->pinned_by_stranger || sim_random_chance(&world->random, 500))
             continue;
         side->pinned_by_stranger = true;
         sim_fault_touch(side->instance, SIM_FAULT_FOREIGN);
         kvf_notice notice = {.kind = sim_random_chance(&world->random, 500) ? KVF_NOTICE_AUX
                                                                             : KVF_NOTICE_CHUNK,
                              .room = receiver->id,
+                             .epoch = inbox->extended ? receiver->targets[0].key : 0,
                              .chunk = side->instance->chunk_count - 1,
                              .last = true};
         sim_trace(world, decode, "room %llu: a stranger speaks", (unsigned long long)receiver->id);
-        tell(world, decode, "stranger", &notice);
+        tell(decode, inbox->number, "stranger", &notice);
         return;
     }
 }
@@ -97,10 +98,14 @@ static void stranger_speaks(sim_world *world, sim_node *decode)
 static void junk_notifications(sim_world *world, sim_node *decode)
 {
     uint8_t noise[24];
+    const sim_inbox *inbox = decode->inboxes;
+    if (inbox == NULL)
+        return;
     for (size_t i = 0; i < sizeof noise; i++)
         noise[i] = (uint8_t)sim_random_next(&world->random);
-    sim_decode_notified(decode, (kvf_slice){noise, sim_random_below(&world->random, sizeof noise)});
-    tell(world, decode, "stranger",
+    sim_inbox_notified(decode, inbox->number,
+                       (kvf_slice){noise, sim_random_below(&world->random, sizeof noise)});
+    tell(decode, inbox->number, "stranger",
          &(kvf_notice){.kind = KVF_NOTICE_AUX, .room = sim_random_below(&world->random, 1000)});
 }
 
@@ -166,13 +171,17 @@ static void ask_again(sim_sender *sender, const sim_incoming *incoming)
     kvf_bytes bytes = {0};
     kvf_request request = incoming->request;
     kvf_message message;
-    if (count == 0 || count > SIM_ROOM_PAGES || !lend_pages(receiver, count, pages))
+    sim_inbox *inbox = sim_inbox_find(receiver->node, incoming->request.agent_name);
+    if (inbox == NULL || count == 0 || count > SIM_ROOM_PAGES ||
+        !lend_pages(receiver, count, pages))
         return;
     sim_fault_touch(instance, SIM_FAULT_LATE);
     sim_fault_meets(world, SIM_FAULT_LATE, sender->side);
     instance->id_tainted = true;
     sim_trace(world, node, "room %llu: asked again, for other pages",
               (unsigned long long)instance->id);
+    if (request.epoch != 0)
+        request.epoch = ++inbox->last_epoch;
     kvf_request_pages_encode(world->profile, pages, count, &bytes);
     request.pages = kvf_bytes_slice(&bytes);
     kvf_request_encode(world->profile, &request, &message);

@@ -25,6 +25,8 @@ static sim_incoming *new_incoming(sim_agent *agent, const kvf_request *request)
     incoming->request = *request;
     incoming->request.agent_name = kvf_slice_of(agent->name);
     incoming->request.agent_metadata = (kvf_slice){agent->metadata, agent->metadata_length};
+    if (kvf_request_is_dummy(request))
+        incoming->request.agent_metadata = (kvf_slice){NULL, 0};
     incoming->request.host = keep(&position, request->host);
     incoming->request.buffers = keep(&position, request->buffers);
     incoming->request.pages = keep(&position, request->pages);
@@ -56,10 +58,15 @@ static void leave_held(sim_node *node, sim_incoming *incoming)
     incoming->held = NULL;
 }
 
+/* Nothing is written for the request any more, and nothing was that could not be acknowledged. */
 void sim_incoming_free(sim_incoming *incoming)
 {
     sim_node *node = incoming->agent->node;
     sim_held *held = incoming->held;
+    if (incoming->stop_wanted)
+        sim_letters_stopped(incoming->agent, &incoming->request);
+    if (incoming->sender != NULL && incoming->request.epoch == 0 && !node->stock)
+        (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
     if (held != NULL) {
         leave_held(node, incoming);
         drop_held_if_empty(node, held);
@@ -121,6 +128,7 @@ static void give(sim_sender *sender, sim_incoming *incoming)
 {
     kvf_error error;
     if (bind(incoming, &error) != KVF_OK) {
+        sim_letters_failed(incoming->agent, &incoming->request, &error);
         sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
         sim_incoming_free(incoming);
         return;
@@ -159,7 +167,7 @@ static sim_held *held_for(sim_node *node, uint64_t room)
     if (held == NULL)
         abort();
     held->room = room;
-    held->expires = sim_now(node) + SIM_HOLD_TIMEOUT;
+    held->expires = sim_now(node) + (node->stock ? SIM_STOCK_HOLD : SIM_HOLD_TIMEOUT);
     if (node->world->plant == SIM_PLANT_HELD_FOR_EVER)
         held->expires = KVF_NEVER;
     DL_APPEND(node->held, held);
@@ -174,7 +182,10 @@ static void hold(sim_node *node, sim_incoming *incoming)
     if (node->held_bytes + incoming->size <= node->world->limits.held_bytes)
         held = held_for(node, incoming->request.room);
     if (held == NULL) {
+        kvf_error error;
+        kvf_error_set(&error, KVF_LIMIT, "too many requests are held");
         sim_fault_limit(node, &incoming->request);
+        sim_letters_failed(incoming->agent, &incoming->request, &error);
         sim_incoming_free(incoming);
         return;
     }
@@ -226,6 +237,17 @@ void sim_incoming_take_held(sim_sender *sender)
     }
 }
 
+static void tell_expired(const sim_held *held)
+{
+    kvf_error error;
+    kvf_error_set(&error, KVF_TIMEOUT, "nobody opened a sender within hold_timeout");
+    sim_incoming *incoming;
+    DL_FOREACH(held->incoming, incoming)
+    {
+        sim_letters_failed(incoming->agent, &incoming->request, &error);
+    }
+}
+
 static void free_held(sim_node *node, sim_held *held)
 {
     held->refused = false;
@@ -243,8 +265,10 @@ static void free_held(sim_node *node, sim_held *held)
 void sim_held_timer(kvf_timer *timer, uint64_t now)
 {
     sim_node *node = (sim_node *)((char *)timer - offsetof(sim_node, held_timer));
-    while (node->held != NULL && node->held->expires <= now)
+    while (node->held != NULL && node->held->expires <= now) {
+        tell_expired(node->held);
         free_held(node, node->held);
+    }
 }
 
 void sim_held_free_all(sim_node *node)
@@ -272,8 +296,13 @@ void sim_incoming_refuse(sim_node *node, sim_sender *sender, uint64_t room, cons
 void sim_incoming_take(sim_node *node, sim_sender *sender, sim_agent *agent,
                        const kvf_request *request)
 {
-    if (sender != NULL && kvf_outcome_is_final(&sender->machine.outcome))
+    kvf_error error;
+    if (sender != NULL && kvf_outcome_is_final(&sender->machine.outcome)) {
+        kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
+                      (unsigned long long)request->room);
+        sim_letters_failed(agent, request, &error);
         return;
+    }
     sim_incoming *incoming = new_incoming(agent, request);
     if (sender == NULL) {
         hold(node, incoming);

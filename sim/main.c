@@ -18,7 +18,7 @@ typedef struct sim_command {
 static void usage(void)
 {
     printf("usage: kvf_sim [--seed N | --seeds A..B | --seconds N] [--trace] [--coverage]\n"
-           "               [--plant NAME | --plants] [--reuse-any]\n"
+           "               [--plant NAME | --plants]\n"
            "  --seed N       one seed; with --trace what happens in it\n"
            "  --seeds A..B   these seeds\n"
            "  --seconds N    as many seeds as fit (default 10)\n"
@@ -26,8 +26,7 @@ static void usage(void)
            "  --plant NAME   with a planted bug; names:");
     for (unsigned i = 1; i < SIM_PLANTS; i++)
         printf(" %s", sim_plant_name((sim_plant)i));
-    printf("\n  --plants       plant each in turn: all must be found within the seeds\n"
-           "  --reuse-any    use the ids of failed rooms again: shows what needs epochs\n");
+    printf("\n  --plants       plant each in turn: all must be found within the seeds\n");
 }
 
 static bool take_option(sim_command *command, const char *name, const char *value)
@@ -57,8 +56,6 @@ static bool parse(int count, char **words, sim_command *command)
             command->coverage = true;
         else if (strcmp(words[i], "--plants") == 0)
             command->all_plants = true;
-        else if (strcmp(words[i], "--reuse-any") == 0)
-            command->options.reuse_any = true;
         else if (take_option(command, words[i], i + 1 < count ? words[i + 1] : NULL))
             i++;
         else
@@ -78,6 +75,7 @@ static bool impossible(sim_fault fault, unsigned state)
     case SIM_FAULT_LIMIT: /* it meets requests that find no place, and their receivers wait */
         return state != KVF_BOOTSTRAPPING && state != KVF_WAITING_FOR_INPUT;
     case SIM_FAULT_MISMATCH: /* the rooms are born with it */
+    case SIM_FAULT_USED_ID:
         return state != KVF_BOOTSTRAPPING;
     case SIM_FAULT_TRUNCATION: /* counted where it is sent: nothing of use is sent after success */
         return state == KVF_SUCCESS;
@@ -89,10 +87,10 @@ static bool impossible(sim_fault fault, unsigned state)
 static unsigned print_faults(const sim_tally *tally)
 {
     static const unsigned order[] = {KVF_BOOTSTRAPPING, KVF_WAITING_FOR_INPUT, KVF_TRANSFERRING,
-                                     KVF_SUCCESS, KVF_FAILED};
+                                     KVF_SUCCESS,       SIM_FENCING,           KVF_FAILED};
     unsigned zeros = 0;
-    printf("%-12s %13s %13s %13s %13s %13s\n", "fault met in", "bootstrapping", "waiting",
-           "transferring", "success", "failed");
+    printf("%-12s %13s %13s %13s %13s %13s %13s\n", "fault met in", "bootstrapping", "waiting",
+           "transferring", "success", "fencing", "failed");
     for (unsigned fault = 0; fault < SIM_FAULTS; fault++) {
         printf("%-12s", sim_fault_names[fault]);
         for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {
@@ -115,7 +113,7 @@ static bool print_sum(const sim_command *command, const sim_tally *tally, double
     double rate = ended == 0 ? 0 : 100.0 * (double)tally->succeeded / (double)ended;
     unsigned zeros = print_faults(tally);
     printf("failed as:");
-    for (unsigned i = 0; i <= KVF_UNSUPPORTED; i++)
+    for (unsigned i = 0; i <= KVF_STATUS_LAST; i++)
         if (tally->statuses[i] > 0)
             printf(" %s %" PRIu64 ",", kvf_status_name((kvf_status)i), tally->statuses[i]);
     printf("\n%" PRIu64 " rooms (%" PRIu64 " met no fault, %" PRIu64 " with a used id), %" PRIu64

@@ -36,7 +36,14 @@ struct sim_agent {
     size_t metadata_length;
     sim_node *decode; /* NULL: not loaded, or nowhere */
     uint32_t decode_incarnation;
+    uint64_t decode_inbox;
+    bool direct; /* it lets us place what we write ourselves */
     bool dead;
+    bool unflushed;         /* a write to it ended without a flush */
+    uint64_t highest_epoch; /* of its requests */
+    kvf_room_memory used;   /* room ids, of a stock agent */
+    sim_link *link;         /* for letters; NULL before the first one */
+    char host[32];          /* where it listens; "" where it doesn't */
     uint32_t transfer_count;
     sim_incoming *incoming;
     sim_agent *prev;
@@ -54,6 +61,7 @@ struct sim_incoming {
     uint64_t page_limit;
     uint64_t slot_limit;
     uint32_t *pages;
+    bool stop_wanted; /* its decode gave the room up, and waits to hear that nothing is under way */
     sim_incoming *agent_prev;
     sim_incoming *agent_next;
     sim_incoming *prev;
@@ -81,24 +89,52 @@ struct sim_transfer {
     uint64_t number;
     sim_sender *sender;
     sim_agent *agent;
+    uint64_t epoch;
     sim_part parts[2];
     uint32_t part_count;
     uint32_t part;
     uint32_t outstanding; /* pieces */
     bool flushing;
     bool canceled;
+    bool flushed; /* at its end: nothing of it can land any more */
     sim_transfer *prev;
     sim_transfer *next;
 };
 
-typedef struct sim_target {
+struct sim_target {
     sim_receiver *receiver;
     sim_rank *rank;
     bool ready;
     bool requested;
-    struct sim_target *prev;
-    struct sim_target *next;
-} sim_target;
+    bool abort_wanted;
+    sim_inbox *inbox; /* that the request named */
+    uint64_t key;     /* in there: the request's epoch, or the room's id at a stock peer */
+    sim_target *prev;
+    sim_target *next;
+    sim_target *key_prev;
+    sim_target *key_next;
+};
+
+/* What one prefill rank is told to write to, under an agent name of its own. */
+struct sim_inbox {
+    sim_node *node;
+    sim_rank *rank; /* NULL: a stock node's, for all ranks */
+    uint64_t number;
+    bool open;
+    bool extended;
+    bool fenceable; /* its writer isn't offered the direct way */
+    bool direct;    /* the writer places its bytes itself, whether or not this is open */
+    bool awaits_exit;
+    sim_node *writer;
+    uint32_t writer_incarnation;
+    uint64_t last_epoch;
+    kvf_bytes metadata;
+    sim_target *targets;
+    unsigned holds; /* somebody walks through them */
+    char agent_name[KVF_AGENT_NAME_MAX + 1];
+    sim_inbox *prev;
+    sim_inbox *next;
+};
 
 struct sim_receiver {
     sim_node *node;
@@ -147,7 +183,29 @@ void sim_agents_reap(sim_node *node);
 void sim_agents_free(sim_node *node);
 void sim_prefill_connection_gone(sim_node *node, uint64_t connection);
 
-/* decode.c, rank.c */
+/* letters.c */
+void sim_letters_address(sim_agent *agent, const kvf_request *request);
+void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_error *error);
+void sim_letters_stopped(sim_agent *agent, const kvf_request *request);
+void sim_letters_take(sim_node *node, uint64_t connection, const kvf_slice *frames, size_t count);
+void sim_letters_message(sim_node *node, const kvf_slice *frames, size_t count);
+
+/* inbox.c */
+sim_inbox *sim_inbox_of(sim_rank *rank);
+sim_inbox *sim_inbox_find(sim_node *node, kvf_slice agent_name);
+bool sim_inbox_is_open(const sim_node *node, uint64_t number);
+void sim_inbox_add(sim_inbox *inbox, sim_target *target, uint64_t key);
+void sim_inbox_remove(sim_target *target);
+sim_target *sim_inbox_target(const sim_inbox *inbox, uint64_t key, uint64_t room);
+void sim_inbox_notified(sim_node *node, uint64_t number, kvf_slice payload);
+void sim_inbox_close(sim_inbox *inbox);
+void sim_inboxes_close(sim_rank *rank);
+void sim_inboxes_free(sim_node *node);
+void sim_inboxes_writer_died(const sim_node *writer);
+void sim_fence_begin(sim_receiver *receiver);
+void sim_fence_end(sim_receiver *receiver);
+
+/* decode.c, server.c, rank.c */
 void sim_decode_open(sim_node *node);
 void sim_decode_close(sim_node *node);
 void sim_receiver_open(sim_side *side);
@@ -157,15 +215,20 @@ void sim_receiver_request(sim_receiver *receiver);
 void sim_receiver_close(sim_receiver *receiver);
 void sim_receivers_reap(sim_node *node);
 void sim_receiver_sizes_known(sim_receiver *receiver, const kvf_route_topology *topology);
-void sim_decode_notified(sim_node *node, kvf_slice payload);
+void sim_receiver_prove(sim_receiver *receiver, kvf_proof proof);
+void sim_receiver_notified(sim_receiver *receiver, kvf_receiver_event *event);
 void sim_server_wait(sim_receiver *receiver, uint32_t group);
 void sim_server_leave(sim_receiver *receiver);
+void sim_server_forget(sim_node *node, uint32_t group);
+void sim_servers_open(sim_node *node);
 void sim_server_feed(sim_server *server, kvf_lookup_event_kind kind, const kvf_error *error);
 void sim_rank_feed(sim_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);
 void sim_rank_join(sim_target *target, uint32_t group, uint32_t rank);
 void sim_rank_leave(sim_target *target);
 void sim_rank_request(sim_target *target);
+void sim_rank_ask_to_stop(sim_target *target);
 void sim_rank_gone(sim_rank *rank, const char *text);
 void sim_ranks_open(sim_node *node);
+void sim_ranks_close(sim_node *node);
 
 #endif

@@ -169,6 +169,13 @@ uint64_t sim_memory_read(sim_world *world, uint64_t address, const sim_instance 
     return *cell_at(&source.node->pool, source.region, source.item, source.cell);
 }
 
+/* A request of the id's last room that was held: it goes to pages that nobody was told are safe. */
+static bool is_left_behind(const sim_side *owner, const sim_instance *instance)
+{
+    return owner->instance->id == instance->id && owner->state == KVF_FAILED &&
+           owner->safety != KVF_PAGES_SAFE;
+}
+
 /* Whose page it is, and in which state, decides whether the write was allowed. */
 void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
                      const sim_instance *instance)
@@ -183,13 +190,15 @@ void sim_memory_land(sim_world *world, uint64_t address, uint64_t content,
     if (owner == NULL)
         sim_violate(world, "room %llu writes %s %u of %s, which is nobody's", id, kind, target.item,
                     target.node->name);
-    else if (owner->instance != instance)
+    else if (owner->instance != instance && !is_left_behind(owner, instance))
         sim_violate(world, "room %llu (%u) writes %s %u of %s, which is room %llu's (%u)", id,
                     instance->uid, kind, target.item, target.node->name,
                     (unsigned long long)owner->instance->id, owner->instance->uid);
     else if (!owner->disclosed)
         sim_violate(world, "room %llu writes %s %u of %s, which no request disclosed", id, kind,
                     target.item, target.node->name);
+    else if (sim_is_deceived(owner))
+        world->tally->landed_late++;
     else if (owner->safety == KVF_PAGES_SAFE)
         sim_violate(world, "room %llu (%u): a write lands in %s %u of %s after it was called safe",
                     id, instance->uid, kind, target.item, target.node->name);

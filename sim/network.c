@@ -176,7 +176,7 @@ void sim_connections_free(sim_world *world)
 
 /* ---- Messages ------------------------------------------------------------------------------------ */
 
-enum { REPEAT = 1 << 16 };
+enum { REPEAT = 1 };
 
 static void meets_repeat(sim_world *world, const sim_node *node, kvf_slice room)
 {
@@ -189,21 +189,41 @@ static void meets_repeat(sim_world *world, const sim_node *node, kvf_slice room)
                                       : &instance->receivers[node->rank]);
 }
 
+void sim_frames_pack(const kvf_slice *frames, size_t count, kvf_bytes *bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint8_t length[4];
+        kvf_write_u32(length, (uint32_t)frames[i].length);
+        kvf_bytes_append(bytes, length, sizeof length);
+        kvf_bytes_append(bytes, frames[i].data, frames[i].length);
+    }
+}
+
+size_t sim_frames_unpack(const uint8_t *bytes, size_t length, kvf_slice *frames, size_t capacity)
+{
+    const uint8_t *end = bytes + length;
+    size_t count = 0;
+    while (bytes < end && count < capacity) {
+        frames[count] = (kvf_slice){bytes + 4, kvf_read_u32(bytes)};
+        bytes += 4 + frames[count++].length;
+    }
+    return count;
+}
+
+/* What was sent to one process must not reach the next one at its address. */
 static void deliver(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
+    const sim_node *prefill = connection->prefill;
     kvf_slice frames[SIM_FRAMES_MAX];
     if (!connection->prefill_open)
         return;
-    const uint8_t *at = task->bytes;
-    size_t count = task->number % REPEAT;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t length = kvf_read_u32(at);
-        frames[i] = (kvf_slice){at + 4, length};
-        at += 4 + length;
-    }
-    if (task->number >= REPEAT && count > 1)
-        meets_repeat(world, connection->prefill, frames[1]);
+    if (prefill->incarnation != connection->prefill_incarnation)
+        sim_violate(world, "what %s sent to %s reaches its successor at the address",
+                    connection->decode->name, prefill->name);
+    size_t count = sim_frames_unpack(task->bytes, task->length, frames, SIM_FRAMES_MAX);
+    if (task->number == REPEAT && count > 1)
+        meets_repeat(world, prefill, frames[1]);
     sim_prefill_message(connection->prefill, connection->number, frames, count);
 }
 
@@ -212,12 +232,7 @@ static void send_once(sim_connection *connection, const kvf_slice *frames, size_
 {
     sim_world *world = connection->decode->world;
     kvf_bytes bytes = {0};
-    for (size_t i = 0; i < count; i++) {
-        uint8_t length[4];
-        kvf_write_u32(length, (uint32_t)frames[i].length);
-        kvf_bytes_append(&bytes, length, sizeof length);
-        kvf_bytes_append(&bytes, frames[i].data, frames[i].length);
-    }
+    sim_frames_pack(frames, count, &bytes);
     uint64_t arrival =
         world->now + sim_delay(world, connection->decode, connection->prefill) + extra;
     if (arrival <= connection->last_arrival)
@@ -225,7 +240,22 @@ static void send_once(sim_connection *connection, const kvf_slice *frames, size_
     if (extra == 0) /* a repeat comes from whoever repeats, and holds nothing up */
         connection->last_arrival = arrival;
     sim_task_add(world, arrival, deliver, connection->prefill, connection->prefill_incarnation,
-                 connection, count + (extra > 0 ? REPEAT : 0), bytes.data, bytes.length);
+                 connection, extra > 0 ? REPEAT : 0, bytes.data, bytes.length);
+    kvf_bytes_free(&bytes);
+}
+
+/* Planted: a socket that was told of no end connects again by itself, and sends what it had kept. */
+static void send_to_whoever(sim_connection *connection, const kvf_slice *frames, size_t count)
+{
+    sim_world *world = connection->decode->world;
+    const sim_node *prefill = connection->prefill;
+    kvf_bytes bytes = {0};
+    if (world->plant != SIM_PLANT_SOCKET_RECONNECTS || !connection->prefill_open)
+        return;
+    sim_frames_pack(frames, count, &bytes);
+    uint32_t next = prefill->incarnation + !prefill->alive;
+    sim_task_add(world, world->now + 2 * KVF_SECOND, deliver, connection->prefill, next, connection,
+                 0, bytes.data, bytes.length);
     kvf_bytes_free(&bytes);
 }
 
@@ -241,33 +271,41 @@ static size_t truncate_message(sim_world *world, kvf_slice *frames, size_t count
     return count;
 }
 
-void sim_connection_send(sim_connection *connection, const kvf_slice *frames, size_t count)
+static void cut_short(sim_connection *connection, sim_instance *instance, kvf_slice *frames,
+                      size_t *count)
+{
+    sim_world *world = connection->decode->world;
+    if (connection->prefill->stock || !sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60))
+        return;
+    *count = kvf_letter_is_one(frames, *count) ? sim_random_below(&world->random, KVF_LETTER_FRAMES)
+                                               : truncate_message(world, frames, *count);
+    sim_fault_touch(instance, SIM_FAULT_TRUNCATION);
+    sim_fault_meets(world, SIM_FAULT_TRUNCATION, &instance->senders[connection->prefill->rank]);
+    sim_trace(world, connection->decode, "room %llu: the message to %s is cut short",
+              (unsigned long long)instance->id, connection->prefill->name);
+}
+
+void sim_connection_send(sim_connection *connection, sim_instance *instance,
+                         const kvf_slice *frames, size_t count)
 {
     sim_world *world = connection->decode->world;
     kvf_slice copy[SIM_FRAMES_MAX];
-    uint64_t room = 0;
     memcpy(copy, frames, count * sizeof *frames);
-    (void)kvf_parse_decimal(frames[1], KVF_ROOM_MAX, &room);
-    sim_instance *instance = sim_instance_of(world, room);
-    if (connection->broken)
+    if (connection->broken) {
+        send_to_whoever(connection, copy, count);
         return;
-    if (instance != NULL && !connection->prefill->stock &&
-        sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60)) {
-        count = truncate_message(world, copy, count);
-        sim_fault_touch(instance, SIM_FAULT_TRUNCATION);
-        sim_fault_meets(world, SIM_FAULT_TRUNCATION, &instance->senders[connection->prefill->rank]);
-        sim_trace(world, connection->decode, "room %llu: the request is cut short",
-                  (unsigned long long)room);
     }
+    cut_short(connection, instance, copy, &count);
     send_once(connection, copy, count, 0);
-    if (instance != NULL && sim_faulty_now(world, SIM_FAULT_REPEAT, 80)) {
-        instance->id_tainted = true;
-        sim_fault_touch(instance, SIM_FAULT_REPEAT);
-        send_once(connection, copy, count,
-                  1 + sim_random_below(&world->random, 1500 * KVF_MILLISECOND));
-        sim_trace(world, connection->decode, "room %llu: the request will come twice",
-                  (unsigned long long)room);
-    }
+    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 80))
+        return;
+    instance->id_tainted = true;
+    instance->asked_twice = true;
+    sim_fault_touch(instance, SIM_FAULT_REPEAT);
+    send_once(connection, copy, count,
+              1 + sim_random_below(&world->random, 1500 * KVF_MILLISECOND));
+    sim_trace(world, connection->decode, "room %llu: the message to %s will come twice",
+              (unsigned long long)instance->id, connection->prefill->name);
 }
 
 /* ---- Notifications: no order among them ---------------------------------------------------------- */
@@ -278,38 +316,36 @@ static void notified(sim_world *world, sim_task *task)
         sim_instance *instance = task->subject;
         sim_fault_meets(world, SIM_FAULT_REPEAT, &instance->receivers[task->node->rank]);
     }
-    sim_decode_notified(task->node, (kvf_slice){task->bytes, task->length});
+    sim_inbox_notified(task->node, task->number, (kvf_slice){task->bytes, task->length});
 }
 
-static void notify_once(sim_world *world, sim_node *from, sim_node *to, uint32_t incarnation,
-                        const uint8_t *payload, size_t length, sim_instance *repeat_of)
+static void notify_once(const sim_transfer *transfer, const uint8_t *payload, size_t length,
+                        sim_instance *repeat_of)
 {
-    uint64_t extra =
-        repeat_of == NULL ? 0 : sim_random_below(&world->random, 500 * KVF_MILLISECOND);
-    sim_task_add(world, world->now + sim_delay(world, from, to) + extra, notified, to, incarnation,
-                 repeat_of, 0, payload, length);
+    const sim_agent *agent = transfer->agent;
+    sim_world *world = agent->node->world;
+    uint64_t extra = repeat_of == NULL ? 0 : sim_random_below(&world->random, 2 * KVF_SECOND);
+    sim_task_add(world, world->now + sim_delay(world, agent->node, agent->decode) + extra, notified,
+                 agent->decode, agent->decode_incarnation, repeat_of, agent->decode_inbox, payload,
+                 length);
 }
 
-void sim_notify(sim_world *world, sim_node *from, sim_node *to, uint32_t incarnation,
-                const uint8_t *payload, size_t length)
+void sim_notify(const sim_transfer *transfer, const uint8_t *payload, size_t length)
 {
-    kvf_slice name, text;
-    kvf_notice notice;
-    sim_instance *instance = NULL;
-    if (kvf_notice_payload_decode((kvf_slice){payload, length}, &name, &text, NULL) == KVF_OK &&
-        kvf_notice_parse(text, &notice, NULL) == KVF_OK)
-        instance = sim_instance_of(world, notice.room);
-    sim_side *side = instance == NULL ? NULL : &instance->receivers[to->rank];
-    if (side != NULL && sim_faulty_now(world, SIM_FAULT_TRUNCATION, 30)) {
+    const sim_node *from = transfer->agent->node;
+    const sim_node *to = transfer->agent->decode;
+    sim_world *world = from->world;
+    sim_instance *instance = transfer->sender->side->instance;
+    if (sim_faulty_now(world, SIM_FAULT_TRUNCATION, 30)) {
         sim_fault_touch(instance, SIM_FAULT_TRUNCATION);
-        sim_fault_meets(world, SIM_FAULT_TRUNCATION, side);
+        sim_fault_meets(world, SIM_FAULT_TRUNCATION, &instance->receivers[to->rank]);
         length = sim_random_below(&world->random, length);
         sim_trace(world, from, "a notification to %s is cut short", to->name);
     }
-    notify_once(world, from, to, incarnation, payload, length, NULL);
-    if (side != NULL && sim_faulty_now(world, SIM_FAULT_REPEAT, 80)) {
-        instance->id_tainted = true;
-        sim_fault_touch(instance, SIM_FAULT_REPEAT);
-        notify_once(world, from, to, incarnation, payload, length, instance);
-    }
+    notify_once(transfer, payload, length, NULL);
+    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 80))
+        return;
+    instance->id_tainted = true;
+    sim_fault_touch(instance, SIM_FAULT_REPEAT);
+    notify_once(transfer, payload, length, instance);
 }

@@ -7,6 +7,7 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_NONE] = "none",
     [SIM_PLANT_JUNK_DEAFENS] = "B23-junk-deafens",
     [SIM_PLANT_DUMMY_IGNORED] = "B25-dummy-ignored",
+    [SIM_PLANT_SOCKET_RECONNECTS] = "B27-socket-reconnects",
     [SIM_PLANT_LATE_REQUEST_WINS] = "B31-late-request-wins",
     [SIM_PLANT_STALE_ADDRESSES] = "B37-stale-addresses",
     [SIM_PLANT_LATE_FAILURE] = "B38-late-failure",
@@ -25,6 +26,14 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_BAD_METADATA_STICKS] = "bad-metadata-sticks",
     [SIM_PLANT_DUMMY_FORGOTTEN] = "dummy-forgotten",
     [SIM_PLANT_DEATH_FAILS_ALL] = "death-fails-all",
+    [SIM_PLANT_ACK_EARLY] = "acknowledge-before-flush",
+    [SIM_PLANT_DEATH_IS_SAFE] = "death-means-safe",
+    [SIM_PLANT_LOSS_IS_SAFE_DIRECT] = "loss-means-safe-direct",
+    [SIM_PLANT_DEADLINE_IS_SAFE] = "deadline-means-safe",
+    [SIM_PLANT_SOURCE_FREED_EARLY] = "source-freed-early",
+    [SIM_PLANT_EPOCH_IGNORED] = "epoch-ignored",
+    [SIM_PLANT_REPLAY_TAKEN] = "replay-taken",
+    [SIM_PLANT_USED_ID_TAKEN] = "used-id-taken",
 };
 
 const char *sim_plant_name(sim_plant plant)

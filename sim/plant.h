@@ -10,6 +10,7 @@ typedef enum sim_plant {
     SIM_PLANT_NONE,
     SIM_PLANT_JUNK_DEAFENS,      /* B23: the listener ends at a foreign message */
     SIM_PLANT_DUMMY_IGNORED,     /* B25: dummies aren't counted */
+    SIM_PLANT_SOCKET_RECONNECTS, /* B27: what is kept for a dead process reaches the next one there */
     SIM_PLANT_LATE_REQUEST_WINS, /* B31: a late request changes destinations */
     SIM_PLANT_STALE_ADDRESSES,   /* B37: a reused id starts with the last use's addresses */
     SIM_PLANT_LATE_FAILURE,      /* B38: a late failure meets the id's next user */
@@ -28,6 +29,14 @@ typedef enum sim_plant {
     SIM_PLANT_DEATH_FAILS_ALL,     /* a decode's death fails the rooms of others */
     SIM_PLANT_BAD_METADATA_STICKS, /* an agent is remembered by a message that was refused */
     SIM_PLANT_DUMMY_FORGOTTEN,     /* put off, and the room succeeds before it is sent */
+    SIM_PLANT_ACK_EARLY,           /* the answer to an abort doesn't await the flush */
+    SIM_PLANT_DEATH_IS_SAFE,       /* a lost writer's inbox isn't closed, but called a proof */
+    SIM_PLANT_LOSS_IS_SAFE_DIRECT, /* by direct mapping a lost connection is taken for an exit */
+    SIM_PLANT_DEADLINE_IS_SAFE,    /* what is given back at the deadline is called safe */
+    SIM_PLANT_SOURCE_FREED_EARLY,  /* a failed sender's pages are safe at once */
+    SIM_PLANT_EPOCH_IGNORED,       /* notices and letters are matched by the room's id alone */
+    SIM_PLANT_REPLAY_TAKEN,        /* requests with old epochs are taken */
+    SIM_PLANT_USED_ID_TAKEN,       /* ids used before with a stock peer are taken */
     SIM_PLANTS
 } sim_plant;
 

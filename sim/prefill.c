@@ -28,14 +28,18 @@ static void plan(sim_transfer *transfer, sim_incoming *incoming, const sim_chunk
     sim_part *aux = &transfer->parts[1];
     kvf_writes_begin(&pages->writes, incoming->spans, SIM_BUFFERS, chunk->pages,
                      incoming->pages + first_page, chunk->page_count);
-    pages->notice =
-        (kvf_notice){.kind = KVF_NOTICE_CHUNK, .room = sender->id, .chunk = index, .last = last};
+    pages->notice = (kvf_notice){.kind = KVF_NOTICE_CHUNK,
+                                 .room = sender->id,
+                                 .epoch = incoming->request.epoch,
+                                 .chunk = index,
+                                 .last = last};
     transfer->part_count = 1;
     if (!last)
         return;
     kvf_writes_begin(&aux->writes, incoming->aux_spans, incoming->aux_span_count,
                      &sender->side->aux_slot, &incoming->request.aux_slot, 1);
-    aux->notice = (kvf_notice){.kind = KVF_NOTICE_AUX, .room = sender->id};
+    aux->notice =
+        (kvf_notice){.kind = KVF_NOTICE_AUX, .room = sender->id, .epoch = incoming->request.epoch};
     transfer->part_count = 2;
 }
 
@@ -47,6 +51,7 @@ static void deliver(sim_sender *sender, sim_incoming *incoming, const sim_chunk 
         abort();
     transfer->sender = sender;
     transfer->agent = incoming->agent;
+    transfer->epoch = incoming->request.epoch;
     plan(transfer, incoming, chunk, index, first_page, last);
     sender->transfer_count++;
     sim_engine_post(transfer);
@@ -82,6 +87,17 @@ static void cancel(sim_sender *sender)
     }
 }
 
+/* Who gave the room up itself hears that it is over instead. */
+static void tell_failed(sim_sender *sender)
+{
+    sim_incoming *incoming;
+    DL_FOREACH(sender->incoming, incoming)
+    {
+        if (!incoming->stop_wanted)
+            sim_letters_failed(incoming->agent, &incoming->request, &sender->machine.outcome.error);
+    }
+}
+
 /* ---- Feeding -------------------------------------------------------------------------------------- */
 
 static void carry_out(sim_sender *sender, const kvf_action *action)
@@ -95,6 +111,7 @@ static void carry_out(sim_sender *sender, const kvf_action *action)
         break;
     case KVF_ACTION_STOP:
         cancel(sender);
+        tell_failed(sender);
         break;
     case KVF_ACTION_PUBLISH:
         if (sender->side != NULL)
@@ -125,6 +142,9 @@ bool sim_sender_feed(sim_sender *sender, const kvf_sender_event *event)
     kvf_actions actions = {.count = 0};
     lift(sender, event);
     bool meant = kvf_sender_machine_step(&sender->machine, event, sim_now(sender->node), &actions);
+    if (sender->node->world->plant == SIM_PLANT_SOURCE_FREED_EARLY &&
+        sender->machine.outcome.state == KVF_FAILED)
+        sender->machine.outcome.safety = KVF_PAGES_SAFE;
     uint32_t step = ++sender->steps;
     for (size_t i = 0; i < actions.count && sender->steps == step; i++)
         carry_out(sender, &actions.items[i]);
@@ -138,6 +158,7 @@ void sim_sender_transfer_ended(sim_transfer *transfer, kvf_status status, const 
     kvf_error_set(&error, status, "writing to agent %s: %s", transfer->agent->name,
                   text == NULL ? "" : text);
     sender->transfer_count--;
+    transfer->agent->unflushed = transfer->agent->unflushed || !transfer->flushed;
     uint64_t limit = sim_now(sender->node) + SIM_WAITING_TIMEOUT;
     if (sender->side != NULL && limit > sender->side->limit)
         sender->side->limit = limit; /* the machine waits anew after each chunk */
@@ -263,6 +284,7 @@ void sim_sender_close(sim_sender *sender)
 
 void sim_prefill_close(sim_node *node)
 {
+    node->closing = true;
     while (node->transfers != NULL) {
         sim_transfer *transfer = node->transfers;
         DL_DELETE(node->transfers, transfer);
@@ -276,6 +298,7 @@ void sim_prefill_close(sim_node *node)
     kvf_timers_leave(&node->timers, &node->held_timer);
     node->engine_runs = false;
     node->deaf = false;
+    node->closing = false;
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
@@ -291,6 +314,30 @@ static sim_sender *open_sender(sim_node *node, uint64_t room)
     return NULL;
 }
 
+/* A kvferry agent's requests carry growing epochs: what doesn't grow is a repetition, perhaps of a request that has
+ * been given up since. A stock agent's have none; an id whose room has ended would be written to the pages
+ * of that room. */
+static bool is_news(sim_agent *agent, const kvf_request *request)
+{
+    const sim_node *node = agent->node;
+    sim_plant plant = node->world->plant;
+    if (node->stock)
+        return true;
+    bool used =
+        request->epoch == 0
+            ? plant != SIM_PLANT_USED_ID_TAKEN && kvf_room_memory_has(&agent->used, request->room)
+            : plant != SIM_PLANT_REPLAY_TAKEN && request->epoch <= agent->highest_epoch;
+    if (used) {
+        sim_trace(node->world, node, "room %llu: agent %s repeats an old request, or a used id",
+                  (unsigned long long)request->room, agent->name);
+        return false;
+    }
+    if (request->epoch > agent->highest_epoch)
+        agent->highest_epoch = request->epoch;
+    sim_letters_address(agent, request);
+    return true;
+}
+
 void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *frames, size_t count)
 {
     kvf_request request;
@@ -299,6 +346,10 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     sim_agent *agent;
     if (node->deaf)
         return;
+    if (kvf_letter_is_one(frames, count) && !node->stock) {
+        sim_letters_take(node, connection, frames, count);
+        return;
+    }
     if (kvf_request_decode(node->world->profile, frames, count, &request, &refusal, &error) !=
         KVF_OK) {
         connection_junk(node, error.text);
@@ -315,6 +366,6 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
         return;
     if (sim_agent_find(node, &request, connection, &agent, &error) != KVF_OK)
         sim_incoming_refuse(node, sender, request.room, &error);
-    else
+    else if (is_news(agent, &request))
         sim_incoming_take(node, sender, agent, &request);
 }

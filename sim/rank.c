@@ -1,88 +1,6 @@
-/* Prefill servers and their ranks as a decode node sees them; src/manager/rank.c in small. */
+/* Prefill ranks as a decode node sees them; src/manager/rank.c in small. */
 #include "sim/sim.h"
 
-#include <stdlib.h>
-
-/* ---- Servers: the sizes --------------------------------------------------------------------------- */
-
-static void server_tell(sim_server *server, const kvf_error *error)
-{
-    sim_receiver *waiting = server->waiting;
-    server->waiting = NULL;
-    while (waiting != NULL) {
-        sim_receiver *receiver = waiting;
-        DL_DELETE2(waiting, receiver, wait_prev, wait_next);
-        receiver->server = NULL;
-        if (error != NULL)
-            sim_receiver_fail(receiver, error);
-        else
-            sim_receiver_sizes_known(receiver, &server->topology);
-    }
-}
-
-void sim_server_feed(sim_server *server, kvf_lookup_event_kind kind, const kvf_error *error)
-{
-    kvf_actions actions = {.count = 0};
-    kvf_lookup_event event = {.kind = kind, .wanted = server->waiting != NULL, .error = error};
-    kvf_lookup_machine_step(&server->machine, &event, sim_now(server->node), &actions);
-    for (size_t i = 0; i < actions.count; i++) {
-        switch (actions.items[i].kind) {
-        case KVF_ACTION_ASK:
-            sim_bootstrap_ask_topology(server);
-            break;
-        case KVF_ACTION_TIMER:
-            kvf_timers_set(&server->node->timers, &server->timer, actions.items[i].deadline);
-            break;
-        case KVF_ACTION_READY:
-            server_tell(server, NULL);
-            break;
-        case KVF_ACTION_GIVE_UP:
-            server_tell(server, &server->machine.problem);
-            break;
-        default:
-            break;
-        }
-    }
-}
-
-static void server_timer(kvf_timer *timer, uint64_t now)
-{
-    (void)now;
-    sim_server *server = (sim_server *)((char *)timer - offsetof(sim_server, timer));
-    sim_server_feed(server, KVF_LOOKUP_TIMER, NULL);
-}
-
-void sim_server_wait(sim_receiver *receiver, uint32_t group)
-{
-    sim_server *server = &receiver->node->servers[group];
-    if (server->machine.state == KVF_LOOKUP_READY) {
-        sim_receiver_sizes_known(receiver, &server->topology);
-        return;
-    }
-    DL_APPEND2(server->waiting, receiver, wait_prev, wait_next);
-    receiver->server = server;
-    sim_server_feed(server, KVF_LOOKUP_WANTED, NULL);
-}
-
-void sim_server_leave(sim_receiver *receiver)
-{
-    if (receiver->server == NULL)
-        return;
-    DL_DELETE2(receiver->server->waiting, receiver, wait_prev, wait_next);
-    receiver->server = NULL;
-}
-
-/* The server's sizes may have changed with its restart: ask again next time. */
-static void server_forget(const sim_rank *rank)
-{
-    sim_server *server = &rank->node->servers[rank->group];
-    if (server->waiting != NULL || server->asking)
-        return;
-    kvf_timers_set(&rank->node->timers, &server->timer, KVF_NEVER);
-    kvf_lookup_machine_init(&server->machine, &rank->node->world->server_policy);
-}
-
-/* ---- Ranks ---------------------------------------------------------------------------------------- */
 
 static bool is_wanted(const sim_rank *rank)
 {
@@ -147,7 +65,7 @@ void sim_rank_feed(sim_rank *rank, kvf_lookup_event_kind kind, const kvf_error *
 {
     kvf_actions actions = {.count = 0};
     if (kind == KVF_LOOKUP_NOT_YET || kind == KVF_LOOKUP_FAILED)
-        server_forget(rank);
+        sim_server_forget(rank->node, rank->group);
     kvf_lookup_event event = {.kind = kind, .wanted = is_wanted(rank), .error = error};
     kvf_lookup_machine_step(&rank->machine, &event, sim_now(rank->node), &actions);
     for (size_t i = 0; i < actions.count; i++) {
@@ -190,11 +108,15 @@ void sim_rank_gone(sim_rank *rank, const char *text)
                   rank->group, text);
     rank->connection = NULL;
     sim_trace(rank->node->world, rank->node, "%s", error.text);
-    server_forget(rank);
+    sim_server_forget(rank->node, rank->group);
     if (rank->node->world->plant == SIM_PLANT_DEATH_UNSEEN &&
         rank->machine.state == KVF_LOOKUP_READY)
         return;
+    /* The rooms fail first, and are then told what the closed inboxes prove. */
     sim_rank_feed(rank, KVF_LOOKUP_GONE, &error);
+    if (!rank->node->stock)
+        sim_inboxes_close(rank);
+    kvf_room_memory_free(&rank->used);
 }
 
 void sim_rank_join(sim_target *target, uint32_t group, uint32_t tp_rank)
@@ -213,13 +135,16 @@ void sim_rank_leave(sim_target *target)
 {
     if (target->rank == NULL)
         return;
+    sim_inbox_remove(target);
     DL_DELETE(target->rank->targets, target);
     target->rank = NULL;
+    target->abort_wanted = false;
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------- */
 
-static void fill_request(const sim_target *target, kvf_slice pages, kvf_request *request)
+static void fill_request(const sim_target *target, const sim_inbox *inbox, kvf_slice pages,
+                         kvf_request *request)
 {
     const sim_receiver *receiver = target->receiver;
     const sim_node *node = receiver->node;
@@ -227,19 +152,21 @@ static void fill_request(const sim_target *target, kvf_slice pages, kvf_request 
     *request = (kvf_request){
         .room = receiver->id,
         .host = kvf_slice_of(node->host),
-        .agent_name = kvf_slice_of(node->agent_name),
-        .agent_metadata = kvf_bytes_slice(&node->metadata),
+        .port = node->port,
+        .agent_name = kvf_slice_of(inbox->agent_name),
+        .agent_metadata = kvf_bytes_slice(&inbox->metadata),
         .buffers = {node->pointers.data, 8 * (size_t)SIM_BUFFERS},
         .aux = {node->pointers.data + 8 * (size_t)SIM_BUFFERS, 8 * (size_t)SIM_AUX},
         .pages = pages,
         .page_width = node->world->profile->page_width,
         .aux_slot = receiver->side->aux_slot,
         .required = receiver->required,
-        .extended = target->rank->where.extended && !node->stock,
+        .extended = inbox->extended,
+        .epoch = inbox->extended ? inbox->last_epoch : 0,
     };
     if (request->extended)
-        request->extensions =
-            KVF_EXTENSION_ALL_AUX | (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
+        request->extensions = KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
+                              (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
 }
 
 static void send_put_off(sim_world *world, sim_task *task)
@@ -252,54 +179,120 @@ static void send_put_off(sim_world *world, sim_task *task)
         return;
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
-        if (target->ready && !target->requested && target->receiver->machine.requested)
+        if (target->abort_wanted)
+            sim_rank_ask_to_stop(target);
+        else if (target->ready && !target->requested && target->receiver->machine.requested)
             sim_receiver_request(target->receiver);
     }
 }
 
-void sim_rank_request(sim_target *target)
+/* The socket may be full: then what is sent waits until it isn't. */
+static bool is_put_off(sim_rank *rank)
+{
+    sim_world *world = rank->node->world;
+    if (!sim_random_chance(&world->random, 20))
+        return false;
+    sim_task_add(world, world->now + 5 * KVF_MILLISECOND, send_put_off, rank->node,
+                 rank->node->incarnation, rank, 0, NULL, 0);
+    return true;
+}
+
+static void send_request(sim_target *target, const sim_inbox *inbox)
 {
     sim_receiver *receiver = target->receiver;
-    sim_node *node = receiver->node;
-    sim_rank *rank = target->rank;
+    const kvf_profile *profile = receiver->node->world->profile;
     kvf_bytes pages = {0};
     kvf_request request;
     kvf_message message;
-    /* The socket may be full: then the request waits until it isn't. */
-    if (sim_random_chance(&node->world->random, 20)) {
-        sim_task_add(node->world, node->world->now + 5 * KVF_MILLISECOND, send_put_off, node,
-                     node->incarnation, rank, 0, NULL, 0);
+    if (target == &receiver->targets[0])
+        kvf_request_pages_encode(profile, receiver->side->pages, receiver->side->page_count,
+                                 &pages);
+    fill_request(target, inbox, kvf_bytes_slice(&pages), &request);
+    kvf_request_encode(profile, &request, &message);
+    sim_connection_send(target->rank->connection, receiver->side->instance, message.frames,
+                        message.frame_count);
+    kvf_bytes_free(&pages);
+}
+
+/* A stock rank can't tell a new room from an old one of the same id: it would write to the old one's pages. */
+static bool is_used(const sim_rank *rank, uint64_t room)
+{
+    const sim_node *node = rank->node;
+    return !rank->where.extended && !node->stock && node->world->plant != SIM_PLANT_USED_ID_TAKEN &&
+           kvf_room_memory_has(&rank->used, room);
+}
+
+/* The room's notices are looked for from before the request leaves. */
+static void disclose(sim_target *target, sim_inbox *inbox)
+{
+    sim_receiver *receiver = target->receiver;
+    kvf_error error;
+    if (is_used(target->rank, receiver->id)) {
+        kvf_error_set(&error, KVF_BUSY, "room %llu was used before with a stock prefill rank",
+                      (unsigned long long)receiver->id);
+        sim_receiver_fail(receiver, &error);
         return;
     }
-    if (rank->connection == NULL)
-        return;
-    if (target == &receiver->targets[0])
-        kvf_request_pages_encode(node->world->profile, receiver->side->pages,
-                                 receiver->side->page_count, &pages);
-    fill_request(target, kvf_bytes_slice(&pages), &request);
-    kvf_request_encode(node->world->profile, &request, &message);
+    sim_inbox_add(inbox, target, inbox->extended ? inbox->last_epoch : receiver->id);
     receiver->side->disclosed = true;
-    sim_connection_send(rank->connection, message.frames, message.frame_count);
+    send_request(target, inbox);
     target->requested = true;
-    kvf_bytes_free(&pages);
-    if (target == &receiver->targets[0])
-        sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_DISCLOSED});
+    if (!inbox->extended)
+        (void)kvf_room_memory_add(&target->rank->used, receiver->id);
+    sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_DISCLOSED});
+}
+
+/* Only the real rank writes; the others learn that they needn't. */
+void sim_rank_request(sim_target *target)
+{
+    if (target->rank->connection == NULL || is_put_off(target->rank))
+        return;
+    sim_inbox *inbox = sim_inbox_of(target->rank);
+    inbox->last_epoch++;
+    if (target == &target->receiver->targets[0]) {
+        disclose(target, inbox);
+        return;
+    }
+    send_request(target, inbox);
+    target->requested = true;
+}
+
+/* Where it can't be sent the connection is about to be lost, which proves more. */
+void sim_rank_ask_to_stop(sim_target *target)
+{
+    const kvf_error *reason = &target->receiver->machine.outcome.error;
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_letter letter = {.kind = KVF_LETTER_ABORT,
+                         .status = reason->status,
+                         .room = target->receiver->id,
+                         .epoch = target->key,
+                         .agent_name = kvf_slice_of(target->inbox->agent_name),
+                         .text = kvf_slice_of(reason->text)};
+    target->abort_wanted = target->rank->connection != NULL && is_put_off(target->rank);
+    if (target->rank->connection == NULL || target->abort_wanted)
+        return;
+    kvf_letter_encode(&letter, head, frames);
+    sim_connection_send(target->rank->connection, target->receiver->side->instance, frames,
+                        KVF_LETTER_FRAMES);
 }
 
 void sim_ranks_open(sim_node *node)
 {
-    sim_world *world = node->world;
-    for (uint32_t group = 0; group < SIM_GROUPS; group++) {
-        sim_server *server = &node->servers[group];
-        *server = (sim_server){.node = node, .group = group, .timer = {.fire = server_timer}};
-        (void)kvf_timers_join(&node->timers);
-        kvf_lookup_machine_init(&server->machine, &world->server_policy);
+    for (uint32_t group = 0; group < SIM_GROUPS; group++)
         for (uint32_t i = 0; i < SIM_RANKS; i++) {
             sim_rank *rank = &node->ranks[group][i];
             *rank =
                 (sim_rank){.node = node, .group = group, .rank = i, .timer = {.fire = rank_timer}};
             (void)kvf_timers_join(&node->timers);
-            kvf_lookup_machine_init(&rank->machine, &world->rank_policy);
+            kvf_lookup_machine_init(&rank->machine, &node->world->rank_policy);
+            kvf_room_memory_init(&rank->used, SIM_REMEMBERED);
         }
-    }
+}
+
+void sim_ranks_close(sim_node *node)
+{
+    for (uint32_t group = 0; group < SIM_GROUPS; group++)
+        for (uint32_t i = 0; i < SIM_RANKS; i++)
+            kvf_room_memory_free(&node->ranks[group][i].used);
 }

@@ -24,6 +24,7 @@ typedef enum sim_fault {
     SIM_FAULT_MISMATCH,   /* the two sides were told different page counts */
     SIM_FAULT_SHUTDOWN,   /* a manager is closed in good order, and opened again */
     SIM_FAULT_LIMIT,      /* a limit of the settings is reached */
+    SIM_FAULT_USED_ID,    /* an id comes again that a stock peer can't tell from the first */
     SIM_FAULTS
 } sim_fault;
 
@@ -89,14 +90,17 @@ struct sim_rank {
     uint32_t rank;
     kvf_route_rank where;
     sim_connection *connection;
-    struct sim_target *targets;
+    sim_inbox *inbox;     /* what requests name; NULL until the first one */
+    kvf_room_memory used; /* room ids, of a stock rank */
+    sim_target *targets;
 };
 
 struct sim_node {
     sim_world *world;
     uint32_t index;
     bool prefill;
-    bool stock; /* behaves as SGLang 0.4.7 does */
+    bool stock;  /* behaves as SGLang 0.4.7 does */
+    bool strict; /* decode: setting fence */
     uint32_t group;
     uint32_t rank;
     char name[32];
@@ -131,13 +135,14 @@ struct sim_node {
     sim_transfer *transfers;
     bool engine_runs;
     bool registered;
-    bool deaf; /* planted */
+    bool closing; /* nothing is sent any more */
+    bool deaf;    /* planted */
     /* decode */
     sim_receiver *receivers; /* those closed whose pages are in use among them */
     bool reap_receivers;
     sim_server servers[SIM_GROUPS];
     sim_rank ranks[SIM_GROUPS][SIM_RANKS];
-    kvf_bytes metadata;
+    sim_inbox *inboxes;
     kvf_bytes pointers;
     uint32_t ghosts; /* planted */
 };
@@ -169,8 +174,9 @@ struct sim_side {
     kvf_poll state;
     kvf_safety safety;
     kvf_error error;
-    uint64_t limit;       /* on the node's clock: it must have ended by then */
-    uint64_t fence_limit; /* and its pages must be given back */
+    kvf_status peer_status; /* why the other side gave the room up, as its letter says */
+    uint64_t limit;         /* on the node's clock: it must have ended by then */
+    uint64_t fence_limit;   /* and its pages must be given back */
 };
 
 /* One request's hand-off between two groups. */
@@ -184,8 +190,10 @@ struct sim_instance {
     uint32_t chunk_count;
     uint32_t faults; /* bits: what has touched it */
     bool
-        id_tainted; /* messages of it may still be under way: the id can't be used again (no epochs yet) */
+        id_tainted; /* messages of it may still be under way: between stock peers the id is spent */
+    bool asked_twice;
     bool id_passed_on;
+    bool heir; /* of the id of a room that had not succeeded everywhere */
     sim_side senders[SIM_RANKS];
     sim_side receivers[SIM_RANKS];
     uint32_t sender_count;
@@ -211,6 +219,14 @@ struct sim_connection {
     sim_connection *next;
 };
 
+/* A prefill node said that nothing of a request is under way, and nothing will be. */
+typedef struct sim_acknowledgement {
+    char agent_name[KVF_AGENT_NAME_MAX + 1];
+    uint64_t room;
+    uint64_t epoch;
+    struct sim_acknowledgement *next;
+} sim_acknowledgement;
+
 typedef enum sim_bootstrap_mood {
     SIM_BOOTSTRAP_FINE,
     SIM_BOOTSTRAP_DOWN,
@@ -228,6 +244,9 @@ typedef struct sim_bootstrap {
 
 /* ---- The world ----------------------------------------------------------------------------------- */
 
+/* Beside the states of KVPoll: failed, and the pages in use still. */
+enum { SIM_FENCING = KVF_SUCCESS + 1 };
+
 /* Sums over all seeds of a run of the program. */
 typedef struct sim_tally {
     uint64_t seeds;
@@ -242,11 +261,11 @@ typedef struct sim_tally {
     uint64_t landed_late;     /* cells, in pages of failed rooms that were in use still */
     uint64_t landed_released; /* and in pages given back without a proof */
     uint64_t proofs[KVF_PROOF_TRANSPORT_DONE + 1];
-    uint64_t released[2]; /* sides whose pages were: senders, receivers */
+    uint64_t released[2]; /* kvferry sides whose pages were: senders, receivers */
     uint64_t cells;
     uint64_t virtual_time;
-    uint64_t faults[SIM_FAULTS][KVF_SUCCESS + 1]; /* by the state of the rooms they met */
-    uint64_t statuses[KVF_UNSUPPORTED + 1];
+    uint64_t faults[SIM_FAULTS][SIM_FENCING + 1]; /* by the state of the rooms they met */
+    uint64_t statuses[KVF_STATUS_LAST + 1];
 } sim_tally;
 
 struct sim_world {
@@ -260,7 +279,6 @@ struct sim_world {
     size_t task_capacity;
     bool trace;
     sim_plant plant;
-    bool reuse_any; /* also ids of failed rooms: shows what epochs are for */
     bool violated;
     char violation[512];
 
@@ -282,6 +300,9 @@ struct sim_world {
     sim_bootstrap bootstraps[SIM_GROUPS];
     sim_connection *connections;
     uint64_t connection_count;
+    sim_link *links;
+    uint64_t inbox_count;
+    sim_acknowledgement *acknowledgements;
     uint64_t transfer_count;
     sim_instance *instances;
     uint32_t instance_count;
@@ -297,6 +318,7 @@ struct sim_world {
 #define SIM_WAITING_TIMEOUT (5 * KVF_SECOND)
 #define SIM_FENCE_TIMEOUT (5 * KVF_SECOND)
 #define SIM_HOLD_TIMEOUT (5 * KVF_SECOND)
+#define SIM_STOCK_HOLD (3 * SIM_HOLD_TIMEOUT) /* for ever, in truth */
 #define SIM_HTTP_TIMEOUT KVF_SECOND
 #define SIM_REGISTRATION_CHECK KVF_SECOND
 #define SIM_RECOVERY (4 * KVF_SECOND) /* after the end of a fault, a fresh room must succeed */
@@ -331,13 +353,19 @@ void sim_memory_verify(sim_side *receiver, const sim_side *told);
 uint64_t sim_delay(sim_world *world, const sim_node *from, const sim_node *to);
 bool sim_is_cut(const sim_world *world, const sim_node *a, const sim_node *b);
 sim_connection *sim_connection_open(sim_rank *rank);
-void sim_connection_send(sim_connection *connection, const kvf_slice *frames, size_t count);
+void sim_connection_send(sim_connection *connection, sim_instance *instance,
+                         const kvf_slice *frames, size_t count);
+void sim_frames_pack(const kvf_slice *frames, size_t count, kvf_bytes *bytes);
+size_t sim_frames_unpack(const uint8_t *bytes, size_t length, kvf_slice *frames, size_t capacity);
 void sim_connection_drop(sim_connection *connection);
 void sim_connections_free(sim_world *world);
 void sim_connections_of_dead(sim_node *node);
 void sim_connections_silent(sim_world *world);
-void sim_notify(sim_world *world, sim_node *from, sim_node *to, uint32_t incarnation,
-                const uint8_t *payload, size_t length);
+void sim_notify(const sim_transfer *transfer, const uint8_t *payload, size_t length);
+
+/* letters.c */
+void sim_links_break(sim_world *world, const sim_node *prefill, const sim_node *decode);
+void sim_links_free(sim_world *world);
 
 /* bootstrap.c */
 void sim_bootstrap_ask_topology(sim_server *server);
@@ -347,14 +375,22 @@ void sim_registration_start(sim_node *node);
 /* engine.c */
 void sim_engine_post(sim_transfer *transfer);
 void sim_engine_cancel(sim_transfer *transfer);
-void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation,
+/* One inbox of that incarnation, or all (0). */
+void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation, uint64_t inbox,
                             const char *text);
+void sim_engine_inbox_closed(const sim_inbox *inbox);
 
 /* user.c */
-void sim_user_start(sim_world *world);
-void sim_user_end(sim_world *world);
+void sim_user_open_at(sim_side *side, uint64_t time);
+void sim_user_abort_at(sim_side *side, uint64_t time);
 void sim_user_abort(sim_side *side);
+void sim_user_close(sim_side *side);
 void sim_user_told(sim_side *side, const kvf_outcome *outcome);
+bool sim_is_deceived(const sim_side *side);
+
+/* router.c */
+void sim_router_start(sim_world *world);
+void sim_router_end(sim_world *world);
 
 /* fault.c */
 extern const char *const sim_fault_names[SIM_FAULTS];
@@ -370,11 +406,13 @@ bool sim_faulty_now(sim_world *world, sim_fault fault, unsigned per_thousand);
 void sim_check_step(sim_world *world, sim_node *node);
 void sim_check_end(sim_world *world);
 void sim_check_reason(const sim_side *side);
+void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request);
+void sim_check_post(const sim_transfer *transfer);
+void sim_acknowledgements_free(sim_world *world);
 
 /* world.c: runs one seed; false when an invariant was violated. */
 typedef struct sim_options {
     bool trace;
-    bool reuse_any;
     bool quiet;
     sim_plant plant;
     const char *program;

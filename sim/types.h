@@ -8,10 +8,12 @@
 #include "plan/ranks.h"
 #include "plan/writes.h"
 #include "room/lookup.h"
+#include "room/memory.h"
 #include "room/receiver.h"
 #include "room/sender.h"
 #include "sim/plant.h"
 #include "sim/random.h"
+#include "wire/letter.h"
 #include "wire/metadata.h"
 #include "wire/notice.h"
 #include "wire/request.h"
@@ -33,6 +35,8 @@ enum {
     SIM_ITEM_CELLS_MAX = 3,
     SIM_ROOM_PAGES = 12,
     SIM_PIECE_CELLS = 4,
+    SIM_ADDRESS = 32,      /* of an inbox: node, incarnation, inbox, fenceable; 8 bytes each */
+    SIM_REMEMBERED = 1024, /* room ids, of a stock peer */
     SIM_FRAMES_MAX = 16
 };
 
@@ -50,5 +54,8 @@ typedef struct sim_transfer sim_transfer;
 typedef struct sim_connection sim_connection;
 typedef struct sim_server sim_server;
 typedef struct sim_rank sim_rank;
+typedef struct sim_target sim_target;
+typedef struct sim_inbox sim_inbox;
+typedef struct sim_link sim_link;
 
 #endif

@@ -1,8 +1,6 @@
-/* The engines around the managers: a router makes rooms, each side's user opens, gives pages, aborts, closes,
- * and remembers what it was told. */
+/* The engines around the managers: each side's user opens, gives pages, aborts, closes, and remembers what it
+ * was told. */
 #include "sim/sim.h"
-
-#include <stdlib.h>
 
 static uint64_t soon(sim_world *world, uint64_t most)
 {
@@ -83,7 +81,7 @@ static void sender_expect(sim_world *world, sim_task *task)
 static void sender_open(sim_world *world, sim_task *task)
 {
     sim_side *side = task->subject;
-    if (!open_side(side))
+    if (side->opened || side->lost || !open_side(side))
         return;
     sim_sender_open(side);
     at(side, soon(world, 40 * KVF_MILLISECOND), sender_expect, 0);
@@ -103,10 +101,15 @@ static void receiver_expect(sim_world *world, sim_task *task)
 static void receiver_open(sim_world *world, sim_task *task)
 {
     sim_side *side = task->subject;
-    if (!open_side(side))
+    if (side->opened || side->lost || !open_side(side))
         return;
     sim_receiver_open(side);
     at(side, soon(world, 40 * KVF_MILLISECOND), receiver_expect, 0);
+}
+
+void sim_user_open_at(sim_side *side, uint64_t time)
+{
+    at(side, time, side->node->prefill ? sender_open : receiver_open, 0);
 }
 
 void sim_user_abort(sim_side *side)
@@ -134,7 +137,12 @@ static void abort_task(sim_world *world, sim_task *task)
     sim_user_abort(side);
 }
 
-static void close_side(sim_side *side)
+void sim_user_abort_at(sim_side *side, uint64_t time)
+{
+    at(side, time, abort_task, 0);
+}
+
+void sim_user_close(sim_side *side)
 {
     if (!is_usable(side))
         return;
@@ -148,7 +156,7 @@ static void close_side(sim_side *side)
 static void close_task(sim_world *world, sim_task *task)
 {
     (void)world;
-    close_side(task->subject);
+    sim_user_close(task->subject);
 }
 
 /* ---- What they are told --------------------------------------------------------------------------- */
@@ -179,18 +187,41 @@ static void verify_destinations(const sim_side *sender)
     }
 }
 
+/* To a room that is about to open there: it has them in the same turn. */
+static void pass_pages_on(sim_side *side)
+{
+    sim_node *node = side->node;
+    sim_instance *instance;
+    sim_memory_give_back(side);
+    DL_FOREACH(node->world->instances, instance)
+    {
+        sim_side *next =
+            node->prefill ? &instance->senders[node->rank] : &instance->receivers[node->rank];
+        if (next->node != node || next->opened || next->lost)
+            continue;
+        sim_user_open_at(next, node->world->now);
+        return;
+    }
+}
+
+/* A stock decode takes what is left of the id's last room for this one's: its word isn't ours. */
+bool sim_is_deceived(const sim_side *side)
+{
+    return side->node->stock && (side->instance->faults & SIM_BIT(SIM_FAULT_USED_ID)) != 0;
+}
+
 /* Pages that aren't proven safe are never given to another room: what lands there is counted. */
 static void settled(sim_side *side, const kvf_outcome *outcome)
 {
     sim_world *world = side->node->world;
     side->settled = true;
-    if (outcome->safety == KVF_PAGES_RELEASED)
+    if (outcome->safety == KVF_PAGES_RELEASED && !side->node->stock)
         world->tally->released[side->receiver != NULL]++;
-    if (outcome->safety != KVF_PAGES_SAFE)
+    if (outcome->safety != KVF_PAGES_SAFE || sim_is_deceived(side))
         return;
     world->tally->proofs[outcome->proof]++;
     if (sim_random_chance(&world->random, 500))
-        sim_memory_give_back(side);
+        pass_pages_on(side);
     else
         at(side, soon(world, 5 * KVF_MILLISECOND), give_back, 0);
 }
@@ -201,7 +232,7 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
     side->ended = true;
     side->fence_limit = sim_now(side->node) + SIM_FENCE_TIMEOUT;
     side->error = outcome->error;
-    if (outcome->state == KVF_SUCCESS && side->receiver != NULL)
+    if (outcome->state == KVF_SUCCESS && side->receiver != NULL && !sim_is_deceived(side))
         sim_memory_verify(side, side);
     if (outcome->state == KVF_SUCCESS && side->receiver == NULL)
         verify_destinations(side);
@@ -210,207 +241,44 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
     at(side, soon(world, 400 * KVF_MILLISECOND), close_task, 0);
 }
 
+static const char *const states[] = {"Failed", "Bootstrapping", "WaitingForInput", "Transferring",
+                                     "Success"};
+
+static void trace_outcome(const sim_side *side, const kvf_outcome *outcome)
+{
+    static const char *const safeties[] = {"", ", pages safe", ", pages released, unproven"};
+    bool proven = outcome->proof != KVF_PROOF_NONE;
+    bool failed = outcome->state == KVF_FAILED;
+    sim_trace(side->node->world, side->node, "room %llu (%u): %s%s%s%s%s%s",
+              (unsigned long long)side->instance->id, side->instance->uid, states[outcome->state],
+              safeties[outcome->safety], proven ? " by proof " : "",
+              proven ? kvf_proof_name(outcome->proof) : "", failed ? ": " : "",
+              failed ? outcome->error.text : "");
+}
+
+/* Forwards; then one end; then, where that was a failure, once that the pages are given back. */
+static bool may_follow(const sim_side *side, const kvf_outcome *outcome)
+{
+    if (side->ended)
+        return !side->settled && outcome->state == side->state &&
+               outcome->safety != KVF_PAGES_IN_USE;
+    return outcome->state == KVF_FAILED || outcome->state >= side->state;
+}
+
 void sim_user_told(sim_side *side, const kvf_outcome *outcome)
 {
-    sim_world *world = side->node->world;
-    static const char *const states[] = {"Failed", "Bootstrapping", "WaitingForInput",
-                                         "Transferring", "Success"};
-    static const char *const safeties[] = {"", ", pages safe", ", pages released, unproven"};
-    sim_trace(world, side->node, "room %llu (%u): %s%s%s%s%s",
-              (unsigned long long)side->instance->id, side->instance->uid, states[outcome->state],
-              safeties[outcome->safety], outcome->state == KVF_FAILED ? ": " : "",
-              outcome->state == KVF_FAILED ? outcome->error.text : "",
-              outcome->proof != KVF_PROOF_NONE ? kvf_proof_name(outcome->proof) : "");
-    if (side->settled ||
-        (side->ended && (outcome->state != side->state || outcome->safety == KVF_PAGES_IN_USE))) {
-        sim_violate(world, "room %llu on %s: told %s after its end, %s",
+    trace_outcome(side, outcome);
+    if (!may_follow(side, outcome)) {
+        sim_violate(side->node->world, "room %llu on %s: told %s after %s%s",
                     (unsigned long long)side->instance->id, side->node->name,
-                    states[outcome->state], states[side->state]);
+                    states[outcome->state], states[side->state],
+                    side->settled ? ", its pages given back" : "");
         return;
     }
-    if (outcome->state != KVF_FAILED && outcome->state < side->state)
-        sim_violate(world, "room %llu on %s: %s after %s", (unsigned long long)side->instance->id,
-                    side->node->name, states[outcome->state], states[side->state]);
     side->state = outcome->state;
     side->safety = outcome->safety;
     if (kvf_outcome_is_final(outcome) && !side->ended)
         ended(side, outcome);
     if (kvf_outcome_is_settled(outcome))
         settled(side, outcome);
-}
-
-/* ---- Making rooms --------------------------------------------------------------------------------- */
-
-static bool may_pass_on(const sim_world *world, const sim_instance *instance)
-{
-    if (instance->id_passed_on)
-        return false;
-    bool succeeded = !instance->id_tainted;
-    for (uint32_t i = 0; i < instance->sender_count; i++) {
-        if (!instance->senders[i].closed && !instance->senders[i].lost)
-            return false;
-        succeeded = succeeded && instance->senders[i].state == KVF_SUCCESS;
-    }
-    for (uint32_t i = 0; i < instance->receiver_count; i++) {
-        if (!instance->receivers[i].closed && !instance->receivers[i].lost)
-            return false;
-        succeeded = succeeded && instance->receivers[i].state == KVF_SUCCESS;
-    }
-    return succeeded || world->reuse_any;
-}
-
-/* An id is used again only after success on all sides: what a failed room left on the way can't be told from
- * the next one's, until requests carry epochs. */
-static void choose_id(sim_world *world, sim_instance *instance)
-{
-    sim_instance *earlier;
-    instance->id = 0;
-    if (sim_random_chance(&world->random, 400)) {
-        DL_FOREACH(world->instances, earlier)
-        {
-            if (!may_pass_on(world, earlier))
-                continue;
-            earlier->id_passed_on = true;
-            instance->id = earlier->id;
-            instance->prefill_group = earlier->prefill_group;
-            instance->decode_group = earlier->decode_group;
-            world->tally->reused_ids++;
-            return;
-        }
-    }
-    instance->id = world->next_room++;
-}
-
-static void choose_pages(sim_world *world, sim_instance *instance, bool may_be_empty)
-{
-    uint32_t left = (uint32_t)sim_random_between(&world->random, 1, SIM_ROOM_PAGES);
-    if (may_be_empty && sim_random_chance(&world->random, 40))
-        left = 0;
-    instance->page_count = left;
-    do {
-        uint32_t chunk = left == 0 ? 0 : (uint32_t)sim_random_between(&world->random, 1, left);
-        if (instance->chunk_count == 4)
-            chunk = left;
-        instance->chunks[instance->chunk_count++] = chunk;
-        left -= chunk;
-    } while (left > 0);
-}
-
-static sim_node *node_of(sim_world *world, bool prefill, uint32_t group, uint32_t rank)
-{
-    for (uint32_t i = 0; i < world->node_count; i++) {
-        sim_node *node = &world->nodes[i];
-        if (node->prefill == prefill && node->group == group && node->rank == rank)
-            return node;
-    }
-    abort();
-}
-
-static void start_side(sim_side *side, sim_instance *instance, sim_node *node, sim_task_run open)
-{
-    sim_world *world = node->world;
-    side->instance = instance;
-    side->node = node;
-    side->incarnation = node->incarnation;
-    side->page_count = instance->page_count;
-    side->state = KVF_BOOTSTRAPPING;
-    side->lost = !node->alive;
-    world->tally->sides++;
-    if (world->now < node->healthy_at)
-        instance->faults |= node->recent_faults;
-    uint64_t wait = sim_random_chance(&world->random, 100) ? 1500 : 100;
-    at(side, soon(world, wait * KVF_MILLISECOND), open, 0);
-}
-
-static void plan_faults(sim_world *world, sim_instance *instance)
-{
-    if (world->now < world->bootstraps[instance->prefill_group].healthy_at)
-        instance->faults |= SIM_BIT(SIM_FAULT_BOOTSTRAP);
-    uint64_t healthy = world->pair_healthy_at[instance->prefill_group][instance->decode_group];
-    if (world->now < healthy)
-        instance->faults |= world->pair_faults[instance->prefill_group][instance->decode_group];
-    if (sim_faulty_now(world, SIM_FAULT_ABORT, 200)) {
-        bool sender = sim_random_chance(&world->random, 500);
-        sim_side *side =
-            sender
-                ? &instance->senders[sim_random_below(&world->random, instance->sender_count)]
-                : &instance->receivers[sim_random_below(&world->random, instance->receiver_count)];
-        at(side, soon(world, 500 * KVF_MILLISECOND), abort_task, 0);
-    }
-    if (sim_faulty_now(world, SIM_FAULT_MISMATCH, 40) && instance->page_count > 0) {
-        sim_fault_touch(instance, SIM_FAULT_MISMATCH);
-        sim_side *side = &instance->senders[0];
-        side->page_count++;
-        side->opened = true;
-        sim_fault_meets(world, SIM_FAULT_MISMATCH, side);
-        side->opened = false;
-    }
-}
-
-static void make_room(sim_world *world, sim_task *task)
-{
-    (void)task;
-    sim_instance *instance = calloc(1, sizeof *instance);
-    if (instance == NULL)
-        abort();
-    instance->uid = ++world->instance_count;
-    instance->prefill_group = (uint32_t)sim_random_below(&world->random, world->prefill_groups);
-    instance->decode_group = (uint32_t)sim_random_below(&world->random, world->decode_groups);
-    choose_id(world, instance);
-    bool stock = node_of(world, true, instance->prefill_group, 0)->stock ||
-                 node_of(world, false, instance->decode_group, 0)->stock;
-    choose_pages(world, instance, !stock);
-    instance->sender_count = world->prefill_ranks;
-    instance->receiver_count = world->decode_ranks;
-    DL_PREPEND(world->instances, instance);
-    world->tally->rooms++;
-    for (uint32_t i = 0; i < instance->sender_count; i++)
-        start_side(&instance->senders[i], instance,
-                   node_of(world, true, instance->prefill_group, i), sender_open);
-    for (uint32_t i = 0; i < instance->receiver_count; i++)
-        start_side(&instance->receivers[i], instance,
-                   node_of(world, false, instance->decode_group, i), receiver_open);
-    plan_faults(world, instance);
-}
-
-static void close_everything(sim_world *world, sim_task *task)
-{
-    sim_instance *instance;
-    (void)task;
-    DL_FOREACH(world->instances, instance)
-    {
-        for (uint32_t i = 0; i < instance->sender_count; i++)
-            if (instance->senders[i].node->stock && is_usable(&instance->senders[i])) {
-                instance->senders[i].aborted = true;
-                close_side(&instance->senders[i]);
-            }
-        for (uint32_t i = 0; i < instance->receiver_count; i++)
-            if (instance->receivers[i].node->stock && is_usable(&instance->receivers[i])) {
-                instance->receivers[i].aborted = true;
-                close_side(&instance->receivers[i]);
-            }
-    }
-}
-
-void sim_user_start(sim_world *world)
-{
-    uint32_t count = (uint32_t)sim_random_between(&world->random, 10, 50);
-    for (uint32_t i = 0; i < count; i++)
-        sim_task_add(world, soon(world, world->faults_until), make_room, NULL, 0, NULL, 0, NULL, 0);
-    /* When everything has healed, rooms succeed again. */
-    for (uint32_t i = 0; i < 6; i++)
-        sim_task_add(world, world->faults_until + SIM_RECOVERY + (uint64_t)i * 50 * KVF_MILLISECOND,
-                     make_room, NULL, 0, NULL, 0, NULL, 0);
-    /* A stock side has no deadlines: its engine gives up in the end. */
-    sim_task_add(world, world->end - (2 * SIM_HOLD_TIMEOUT), close_everything, NULL, 0, NULL, 0,
-                 NULL, 0);
-}
-
-void sim_user_end(sim_world *world)
-{
-    while (world->instances != NULL) {
-        sim_instance *instance = world->instances;
-        DL_DELETE(world->instances, instance);
-        free(instance);
-    }
 }

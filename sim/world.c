@@ -21,7 +21,7 @@ void sim_node_start(sim_node *node)
     node->ghosts = 0;
     (void)sim_pool_open(node);
     (void)snprintf(node->agent_name, sizeof node->agent_name, "%s-%u", node->name,
-                   node->incarnation);
+                   node->incarnation); /* a decode node's inboxes have names of their own */
     sim_trace(world, node, "starts, incarnation %u%s", node->incarnation,
               node->stock ? ", stock" : "");
     if (node->prefill)
@@ -37,6 +37,7 @@ static void add_node(sim_world *world, bool prefill, bool stock, uint32_t group,
     node->index = world->node_count++;
     node->prefill = prefill;
     node->stock = stock;
+    node->strict = sim_random_chance(&world->random, 300);
     node->group = group;
     node->rank = rank;
     /* SGLang 0.4.7 waits for ever, and gives pages back at once, whatever may still land there. */
@@ -142,7 +143,9 @@ static void tear_down(sim_world *world)
     }
     sim_tasks_free(world);
     sim_connections_free(world);
-    sim_user_end(world);
+    sim_links_free(world);
+    sim_acknowledgements_free(world);
+    sim_router_end(world);
 }
 
 static void print_violation(const sim_world *world, const sim_options *options)
@@ -150,9 +153,8 @@ static void print_violation(const sim_world *world, const sim_options *options)
     printf("seed %llu, after %.6f s and %llu steps: %s\n", (unsigned long long)world->seed,
            (double)world->now / 1e9, (unsigned long long)world->steps, world->violation);
     if (!options->trace)
-        printf("replay: %s --seed %llu --trace%s%s%s\n", options->program,
-               (unsigned long long)world->seed, options->reuse_any ? " --reuse-any" : "",
-               options->plant != SIM_PLANT_NONE ? " --plant " : "",
+        printf("replay: %s --seed %llu --trace%s%s\n", options->program,
+               (unsigned long long)world->seed, options->plant != SIM_PLANT_NONE ? " --plant " : "",
                options->plant != SIM_PLANT_NONE ? sim_plant_name(options->plant) : "");
 }
 
@@ -165,10 +167,9 @@ bool sim_run(uint64_t seed, const sim_options *options, sim_tally *tally)
     world->random.state = sim_mix(seed + 1);
     world->trace = options->trace;
     world->plant = options->plant;
-    world->reuse_any = options->reuse_any;
     world->tally = tally;
     build(world);
-    sim_user_start(world);
+    sim_router_start(world);
     sim_faults_start(world);
     while (world->now < world->end && sim_step(world))
         ;
