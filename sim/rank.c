@@ -1,7 +1,6 @@
 /* Prefill ranks as a decode node sees them; src/manager/rank.c in small. */
 #include "sim/sim.h"
 
-
 static bool is_wanted(const sim_rank *rank)
 {
     const sim_target *target;
