@@ -15,7 +15,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as": also for those who import this package
-    from ._abi import Memory as Memory, Poll as Poll, Proof as Proof, Role as Role, Safety as Safety, Status as Status
+    from ._abi import (
+        Memory as Memory,
+        Poll as Poll,
+        Proof as Proof,
+        Role as Role,
+        Safety as Safety,
+        Status as Status,
+        Verify as Verify,
+    )
     from ._bootstrap import BootstrapServer as BootstrapServer
     from ._errors import ClosedError as ClosedError, KvferryError as KvferryError
     from ._manager import Buffer as Buffer, Event as Event, Manager as Manager
@@ -39,6 +47,7 @@ _HOMES = {
     "Sender": "_room",
     "Setting": "_settings",
     "Status": "_abi",
+    "Verify": "_abi",
     "describe_settings": "_settings",
     "setting_value": "_settings",
 }

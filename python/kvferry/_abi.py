@@ -89,6 +89,15 @@ class Proof(IntEnum):
     TRANSPORT_DONE = 6
 
 
+class Verify(IntEnum):
+    """Whether a room's bytes are checked end to end."""
+
+    DEFAULT = 0
+    OFF = 1
+    ON = 2
+    REQUIRED = 3
+
+
 class CSetting(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -136,7 +145,8 @@ class CEvent(Structure):
         ("status", c_uint32),
         ("safety", c_uint32),
         ("proof", c_uint32),
-        ("reserved", c_uint32 * 4),
+        ("verified", c_uint32),
+        ("reserved", c_uint32 * 3),
     ]
 
 
@@ -170,6 +180,8 @@ class CRoomOptions(Structure):
         ("size", c_size_t),
         ("user", c_void_p),
         ("dp_rank", c_int64),
+        ("verify", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -181,6 +193,7 @@ ENUMS = {
     "kvf_poll": ("KVF_", Poll),
     "kvf_safety": ("KVF_PAGES_", Safety),
     "kvf_proof": ("KVF_PROOF_", Proof),
+    "kvf_verify": ("KVF_VERIFY_", Verify),
 }
 
 STRUCTURES = {

@@ -7,7 +7,7 @@ from ctypes import byref, c_void_p, sizeof
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Sequence
 
-from ._abi import CBuffer, CEvent, CLayout, CStatistics, Memory, Poll, Proof, Role, Safety, Status
+from ._abi import CBuffer, CEvent, CLayout, CStatistics, Memory, Poll, Proof, Role, Safety, Status, Verify
 from ._arrays import pool_memory
 from ._errors import ClosedError
 from ._library import check, library
@@ -42,6 +42,19 @@ class Event(NamedTuple):
     safety: Safety
     proof: Proof
     bytes: int
+    verified: bool
+
+
+def _event(row: CEvent) -> Event:
+    return Event(
+        row.room,
+        Poll(row.state),
+        Status(row.status),
+        Safety(row.safety),
+        Proof(row.proof),
+        row.bytes,
+        bool(row.verified),
+    )
 
 
 class _Handle:
@@ -124,9 +137,11 @@ class Manager:
         """Opens the prefill side of a room."""
         return Sender(self, room)
 
-    def receiver(self, address: str, room: int, dp_rank: int | None = None) -> Receiver:
+    def receiver(
+        self, address: str, room: int, dp_rank: int | None = None, verify: Verify = Verify.DEFAULT
+    ) -> Receiver:
         """Opens the decode side of a room, against the bootstrap server at `address` ("10.0.0.1:8998")."""
-        return Receiver(self, address, room, dp_rank)
+        return Receiver(self, address, room, dp_rank, verify)
 
     def wait(self, timeout: float | None = None) -> list[Event]:
         """Waits until rooms have changed, at most `timeout` seconds (None: for ever), and tells their latest states."""
@@ -135,10 +150,7 @@ class Manager:
         count = library().kvf_manager_wait(self.pointer, rows, _EVENTS, milliseconds)
         if count < 0:
             check(-count)
-        return [
-            Event(row.room, Poll(row.state), Status(row.status), Safety(row.safety), Proof(row.proof), row.bytes)
-            for row in rows[: max(count, 0)]
-        ]
+        return [_event(row) for row in rows[: max(count, 0)]]
 
     def fileno(self) -> int:
         """A descriptor that is readable while wait() has something to tell, for select or asyncio."""

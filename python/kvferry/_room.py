@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._abi import CRoomOptions, Poll, Proof, Safety, Status
+from ._abi import CRoomOptions, Poll, Proof, Safety, Status, Verify
 from ._arrays import page_list
 from ._errors import ClosedError, KvferryError
 from ._library import check, library
@@ -173,9 +173,20 @@ class Receiver(Room):
 
     _kind = "receiver"
 
-    def __init__(self, manager: Manager, address: str, room: int, dp_rank: int | None = None) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        address: str,
+        room: int,
+        dp_rank: int | None = None,
+        verify: Verify = Verify.DEFAULT,
+    ) -> None:
         super().__init__(manager, room)
-        options = CRoomOptions(size=sizeof(CRoomOptions), dp_rank=_DP_RANK_BY_ROOM if dp_rank is None else dp_rank)
+        options = CRoomOptions(
+            size=sizeof(CRoomOptions),
+            dp_rank=_DP_RANK_BY_ROOM if dp_rank is None else dp_rank,
+            verify=verify,
+        )
         pointer = c_void_p()
         check(library().kvf_receiver_open(manager.pointer, address.encode(), self.room, byref(options), byref(pointer)))
         self._opened(pointer)

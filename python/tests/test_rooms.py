@@ -80,6 +80,17 @@ class Rooms(unittest.TestCase):
         self.assertEqual((last.state, last.status, last.safety), (Poll.SUCCESS, Status.OK, Safety.SAFE))
         self.assertEqual(last.bytes, 3 * PAGE_BYTES)
 
+    def test_bytes_are_verified_where_that_is_asked_for(self) -> None:
+        sender_side, receiver_side = self.manager(Role.PREFILL), self.manager(Role.DECODE)
+        for room, verify in enumerate((kvferry.Verify.OFF, kvferry.Verify.REQUIRED)):
+            sender, receiver = sender_side.sender(room), receiver_side.receiver(self.address, room, verify=verify)
+            sender.expect(3)
+            receiver.expect([4, 5, 6])
+            sender.send([1, 2, 3])
+            self.assertEqual(receiver.wait(LIMIT), Safety.SAFE, receiver.failure_text)
+            (event,) = receiver_side.wait(LIMIT)
+            self.assertEqual((event.state, event.verified), (Poll.SUCCESS, verify is kvferry.Verify.REQUIRED))
+
     def test_failing_calls_say_why_and_change_nothing(self) -> None:
         manager = self.manager(Role.PREFILL)
         sender = manager.sender(2)
