@@ -95,6 +95,17 @@ static void nobody_was_told(void **state)
     proven(receiver, KVF_PROOF_NEVER_DISCLOSED);
 }
 
+static void nobody_asked(void **state)
+{
+    static const char *const hasty[] = {"bootstrap_timeout", "50ms", "fence_timeout", "60s", NULL};
+    start(*state, hasty, patient);
+    kvf_sender *sender = give(1);
+    test_sender_ends(&one.prefill, sender, KVF_TIMEOUT, "bootstrap_timeout");
+    assert_int_equal(kvf_sender_wait(sender, -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_sender_proof(sender), KVF_PROOF_TRANSPORT_DONE);
+    kvf_sender_close(sender);
+}
+
 /* The request is held at the prefill, no sender is open: it is forgotten, and the room id is free at once. */
 static void an_abort_before_the_sender_is_acknowledged(void **state)
 {
@@ -273,6 +284,25 @@ static void strict_closes_the_inbox_of_a_stock_prefill(void **state)
     untouched(0);
 }
 
+/* peer_extensions=assume was wrong: what only a kvferry peer bears isn't sent until it has shown itself. */
+static void an_assumption_that_is_wrong_does_no_harm(void **state)
+{
+    static const char *const assuming[] = {"peer_extensions", "assume", "fence_timeout", "60s",
+                                           NULL};
+    start(*state, stock, assuming);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 3, PAGES);
+    uint64_t messages = test_statistics(&one.prefill).messages_received;
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    test_receiver_ends(&one.decode, receiver, KVF_ABORTED, NULL);
+    kvf_sender *sender = give(1);
+    proven(receiver, KVF_PROOF_COMPLETED);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+    assert_int_equal(test_statistics(&one.prefill).messages_received, messages + 1);
+}
+
 static void a_used_id_is_refused_by_name(void **state)
 {
     start(*state, stock, patient);
@@ -295,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_EACH(nobody_was_told),
+        ON("loop", nobody_asked),
         ON_EACH(an_abort_before_the_sender_is_acknowledged),
         ON_EACH(an_abort_during_the_transfer_is_acknowledged),
         ON_EACH(an_early_acknowledgement_is_a_lie),
@@ -306,6 +337,7 @@ int main(void)
         ON_EACH(a_stock_prefill_completes_after_the_abort),
         ON_EACH(without_a_proof_the_deadline_gives_back),
         ON_PLACED(strict_closes_the_inbox_of_a_stock_prefill),
+        ON_EACH(an_assumption_that_is_wrong_does_no_harm),
         ON_EACH(a_used_id_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,7 +181,7 @@ static kvf_status refuse_reach(unsigned reach, kvf_error *error)
     if ((reach & KVF_REACH_FENCEABLE) != 0)
         why = "fence=strict offers nothing that a writer may use past us";
     else if ((reach & KVF_REACH_PORTABLE) != 0)
-        why = "before UCX 1.19, shared memory without CMA ends a stock peer on 1.19 or newer";
+        why = "before UCX 1.18, shared memory without CMA ends a stock peer on 1.19 or newer";
     return kvf_error_set(error, KVF_UNSUPPORTED,
                          "UCX %s has only transports of one host here, and %s: add tcp to the "
                          "setting transports, or run on UCX 1.19 or newer",
@@ -217,7 +217,8 @@ static kvf_status pack_for_network(kvf_engine_inbox *inbox, unsigned reach, kvf_
     return KVF_OK;
 }
 
-/* A writer on UCX 1.19 or newer is ended by an older target that offers shared memory without direct mapping. */
+/* A writer on UCX 1.19 or newer is ended by an old target that offers shared memory without direct mapping: by
+ * 1.13.1 (measured), not by 1.18.1 (measured); what lies between wasn't, and is taken for old. */
 static bool must_use_network(const kvf_ucx *engine, unsigned reach)
 {
     const kvf_ucx_offer *offer = &engine->offer;
@@ -225,7 +226,7 @@ static bool must_use_network(const kvf_ucx *engine, unsigned reach)
         return true;
     if ((reach & KVF_REACH_FENCEABLE) != 0 && offer->direct)
         return true;
-    return (reach & KVF_REACH_PORTABLE) != 0 && !kvf_ucx_is_at_least(19) && offer->fifo &&
+    return (reach & KVF_REACH_PORTABLE) != 0 && !kvf_ucx_is_at_least(18) && offer->fifo &&
            !offer->direct;
 }
 

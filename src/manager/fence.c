@@ -13,7 +13,7 @@ void kvf_fence_begin(kvf_receiver *receiver)
     kvf_inbox *inbox = target->inbox;
     if (inbox == NULL || inbox->engine == NULL)
         return;
-    if (inbox->extended) {
+    if (inbox->rank->shown) {
         kvf_letters_write(target, KVF_LETTER_ABORT, (kvf_slice){NULL, 0},
                           &receiver->machine.outcome.error, &target->abort_wanted);
         /* Not before it has been said: the room may be left now. */
@@ -41,7 +41,7 @@ void kvf_fence_end(kvf_receiver *receiver)
 {
     kvf_inbox *inbox = receiver->targets == NULL ? NULL : receiver->targets[0].inbox;
     bool may_close = inbox != NULL && inbox->engine != NULL && !inbox->direct &&
-                     (inbox->extended || receiver->room.manager->settings.fence != 0);
+                     (inbox->rank->shown || receiver->room.manager->settings.fence != 0);
     if (may_close && !serves_open_rooms(inbox))
         kvf_inbox_close(inbox);
 }

@@ -53,6 +53,29 @@ static unsigned reach_of(const kvf_rank *rank)
 
 /* ---- What arrives ------------------------------------------------------------------------------- */
 
+/* A rank that was only assumed to be kvferry, and isn't, knows no epochs. */
+static kvf_target *find_by_room(kvf_inbox *inbox, uint64_t room)
+{
+    kvf_target *target;
+    kvf_target *next;
+    HASH_ITER(by_key, inbox->targets, target, next)
+    {
+        if (target->receiver->room.id == room)
+            return target;
+    }
+    return NULL;
+}
+
+static kvf_target *find_target(kvf_inbox *inbox, const kvf_notice *notice)
+{
+    if (!inbox->extended)
+        return notice->epoch == 0 ? kvf_inbox_target(inbox, notice->room, notice->room) : NULL;
+    if (notice->epoch == 0)
+        return inbox->rank->shown ? NULL : find_by_room(inbox, notice->room);
+    inbox->rank->shown = true;
+    return kvf_inbox_target(inbox, notice->epoch, notice->room);
+}
+
 /* A notification counts only for a room that asked for it through this very inbox. */
 static void notified(void *user, kvf_slice payload)
 {
@@ -67,10 +90,7 @@ static void notified(void *user, kvf_slice payload)
         kvf_drop_notification(inbox->manager, error.text);
         return;
     }
-    kvf_target *target =
-        (notice.epoch != 0) == inbox->extended
-            ? kvf_inbox_target(inbox, inbox->extended ? notice.epoch : notice.room, notice.room)
-            : NULL;
+    kvf_target *target = find_target(inbox, &notice);
     if (target == NULL) {
         kvf_drop_notification(inbox->manager, "no room of its peer waits for it");
         return;

@@ -428,6 +428,14 @@ static bool is_news(kvf_agent *agent, const kvf_request *request, kvf_error *err
     return true;
 }
 
+/* As a stock prefill reads it. */
+static void forget_extensions(kvf_request *request)
+{
+    request->extended = false;
+    request->extensions = 0;
+    request->epoch = 0;
+}
+
 void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
 {
     kvf_manager *manager = user;
@@ -441,7 +449,7 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
         drop(manager, &error);
         return;
     }
-    if (kvf_letter_is_one(frames, count)) {
+    if (manager->settings.extensions != 0 && kvf_letter_is_one(frames, count)) {
         kvf_letters_take(manager, connection, frames, count);
         return;
     }
@@ -452,6 +460,8 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
             drop(manager, &error);
         return;
     }
+    if (manager->settings.extensions == 0)
+        forget_extensions(&request);
     if (kvf_agent_find(manager, &request, connection, &agent, &error) != KVF_OK) {
         refuse(manager, request.room, &error);
         return;

@@ -49,6 +49,8 @@ void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frame
     }
     kvf_inbox *inbox = kvf_inbox_find(manager, letter.agent_name);
     kvf_target *target = inbox == NULL ? NULL : kvf_inbox_target(inbox, letter.epoch, letter.room);
+    if (inbox != NULL)
+        inbox->rank->shown = true;
     if (target == NULL)
         kvf_drop_message(manager, NULL); /* usual: the room has ended meanwhile */
     else if (letter.kind == KVF_LETTER_FAILED)

@@ -149,6 +149,17 @@ static void run(kvf_manager *manager)
     }
 }
 
+static void shut_down(kvf_manager *manager, kvf_room *room)
+{
+    if (manager->role == KVF_DECODE) {
+        kvf_receiver_feed((kvf_receiver *)room,
+                          &(kvf_receiver_event){.kind = KVF_RECEIVER_SHUTDOWN});
+        return;
+    }
+    kvf_sender_feed((kvf_sender *)room, &(kvf_sender_event){.kind = KVF_SENDER_SHUTDOWN});
+    kvf_sender_release((kvf_sender *)room);
+}
+
 /* Writes that are under way, from our pages or perhaps into them: the caller may unmap them when we are done. */
 static bool pages_are_in_use(kvf_manager *manager)
 {
@@ -168,11 +179,7 @@ static void wind_up(kvf_manager *manager)
     kvf_room *next;
     HASH_ITER(by_id, manager->rooms, room, next)
     {
-        if (manager->role == KVF_PREFILL)
-            kvf_sender_feed((kvf_sender *)room, &(kvf_sender_event){.kind = KVF_SENDER_SHUTDOWN});
-        else
-            kvf_receiver_feed((kvf_receiver *)room,
-                              &(kvf_receiver_event){.kind = KVF_RECEIVER_SHUTDOWN});
+        shut_down(manager, room);
     }
     uint64_t deadline = kvf_clock_after(manager->now, manager->settings.close_timeout);
     while (pages_are_in_use(manager) && manager->now < deadline) {

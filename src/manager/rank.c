@@ -29,6 +29,7 @@ static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
         kvf_server_forget(rank->manager, rank->key, rank->address_length);
     if (answer->outcome == KVF_BOOTSTRAP_ANSWERED) {
         rank->where = answer->rank;
+        rank->shown = answer->rank.extended && rank->manager->settings.extensions != 0;
         if (rank->manager->settings.peer_extensions != 0)
             rank->where.extended = true;
         rank_feed(rank, KVF_LOOKUP_ANSWERED, NULL);
@@ -401,7 +402,7 @@ static kvf_status send_request(kvf_target *target, const kvf_inbox *inbox, bool 
 /* A stock rank can't tell a new room from an old one of the same id: it would write to the old one's pages. */
 static kvf_status check_unused(const kvf_rank *rank, uint64_t room, kvf_error *error)
 {
-    if (kvf_rank_is_extended(rank) || !kvf_room_memory_has(&rank->used, room))
+    if (rank->shown || !kvf_room_memory_has(&rank->used, room))
         return KVF_OK;
     return kvf_error_set(error, KVF_BUSY,
                          "room %llu was used before with prefill rank %u of %.*s, which is not "
@@ -424,7 +425,7 @@ static kvf_status disclose(kvf_target *target, kvf_inbox *inbox, bool *put_off, 
     status = send_request(target, inbox, put_off, error);
     if (status != KVF_OK || *put_off)
         kvf_inbox_remove(target);
-    else if (!inbox->extended)
+    else if (!rank->shown)
         (void)kvf_room_memory_add(&rank->used, receiver->room.id);
     return status;
 }

@@ -26,6 +26,9 @@ struct kvf_rank {
     uint32_t dp_group;
     uint32_t tp_rank;
     kvf_route_rank where;
+    /* It has said itself that it is kvferry. Without that, peer_extensions=assume may be wrong: what a stock rank
+     * would mind isn't sent, and what it answers counts. */
+    bool shown;
     kvf_link link;
     bool connect;             /* open the link when no callback of it is running */
     kvf_peer_process process; /* who is at its other end */

@@ -231,6 +231,7 @@ void kvf_sender_timer(kvf_timer *timer, uint64_t now)
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
     else
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_TIMER});
+    kvf_sender_release(sender);
 }
 
 static void open_room(kvf_sender *sender)
