@@ -255,6 +255,10 @@ void raw_prefill_requested(raw_prefill *prefill, uint64_t room)
         fail_msg("%s", error.text);
     prefill->requests++;
     prefill->room = request.room;
+    prefill->epoch = request.epoch;
+    prefill->extensions = request.extensions;
+    assert_true(
+        kvf_slice_to_text(request.agent_name, prefill->agent_name, sizeof prefill->agent_name));
     connect_to(prefill, &request);
     for (size_t i = 0; i < count; i++)
         (void)zmq_msg_close(&messages[i]);
@@ -290,6 +294,16 @@ void raw_prefill_notify(raw_prefill *prefill, const char *agent_name, const char
         kvf_notice_payload_encode(kvf_slice_of(agent_name), kvf_slice_of(text), payload);
     assert_true(length > 0);
     raw_prefill_payload(prefill, (kvf_slice){payload, length});
+}
+
+/* ---- Letters ---- */
+
+void raw_letter(raw_push *push, const kvf_letter *letter)
+{
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_letter_encode(letter, head, frames);
+    raw_push_send(push, frames, KVF_LETTER_FRAMES);
 }
 
 /* ---- HTTP ---- */

@@ -6,6 +6,7 @@
 #include "support/worker.h"
 
 #include "data/engine.h"
+#include "wire/letter.h"
 #include "wire/metadata.h"
 #include "wire/request.h"
 #include "wire/route.h"
@@ -48,7 +49,11 @@ typedef struct raw_prefill {
     kvf_engine *engine;
     kvf_engine_peer *peer;
     uint64_t requests;
-    uint64_t room; /* of the latest request */
+    /* Of the latest request: */
+    uint64_t room;
+    uint64_t epoch;
+    uint64_t extensions;
+    char agent_name[KVF_AGENT_NAME_MAX + 1];
 } raw_prefill;
 
 void raw_prefill_open(raw_prefill *prefill, const char *address);
@@ -58,6 +63,9 @@ void raw_prefill_requested(raw_prefill *prefill, uint64_t room);
 void raw_prefill_payload(raw_prefill *prefill, kvf_slice payload);
 /* A notification from an agent of that name. */
 void raw_prefill_notify(raw_prefill *prefill, const char *agent_name, const char *text);
+
+/* A letter; `push` leads to the other side's control port. */
+void raw_letter(raw_push *push, const kvf_letter *letter);
 
 /* Sends `body` as a PUT to /route and returns the answer's status. */
 int raw_put(const char *address, const char *body);
