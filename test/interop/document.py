@@ -1,7 +1,9 @@
 """docs/compatibility.md, from what was measured."""
 
+import functools
 import pathlib
 import re
+import subprocess
 from collections import defaultdict
 
 from matrix import PAIRS, Cell
@@ -47,10 +49,21 @@ def table(report: Report, cells: list[Cell]) -> str:
     return text + "".join(f"| {' | '.join(row)} | {verdict(report, mine)} |\n" for row, mine in rows.items())
 
 
+@functools.cache
+def system_ucx() -> str:
+    asked = subprocess.run(["pkg-config", "--modversion", "ucx"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "of unknown version"
+
+
+def named(what: str) -> str:
+    """The system's UCX by its version, which says more to a reader on another system."""
+    return what.replace("UCX system", f"UCX {system_ucx()} (the system's)")
+
+
 def single_rows(report: Report, cells: list[Cell]) -> str:
     text = "| prefill | decode | SGLang | transport | what | verified |\n| --- | --- | --- | --- | --- | --- |\n"
     for cell in cells:
-        text += f"| {cell.prefill} | {cell.decode} | {cell.profile} | {cell.transport} | {cell.what} | "
+        text += f"| {cell.prefill} | {cell.decode} | {cell.profile} | {cell.transport} | {named(cell.what)} | "
         text += f"{verdict(report, [cell])} |\n"
     return text
 
@@ -83,5 +96,5 @@ def write(path: pathlib.Path, report: Report, parts: dict[str, list[Cell]]) -> N
     if report.notes:
         text += "\n## What kvferry says where a pair does not work\n\n"
         for cell, said in report.notes.items():
-            text += f"- {cell.prefill} → {cell.decode}, {cell.transport}, {cell.what}: {impersonal(said)}\n"
+            text += f"- {cell.prefill} → {cell.decode}, {cell.transport}, {named(cell.what)}: {impersonal(said)}\n"
     path.write_text(text + OTHERS)
