@@ -21,6 +21,7 @@ TOLERANCE = 1e-4  # of a log probability; float32 and batches of other sizes dif
 CONTROL = 10 * TOLERANCE
 TOGETHER = 8  # rooms that must have been open at once when 16 are asked for
 AUX_BYTES = 64 + 64 + 64 + 512 + 512  # of a slot in SGLang's five buffers
+FIGURES = ("answers", "worst", "rooms", "at once", "chunks", "most of a room", "bytes", "cached tokens")
 CORRUPTION = {"KVFERRY_FAULT": "corrupt_page=all"}
 
 
@@ -45,6 +46,17 @@ class Row:
     @property
     def name(self) -> str:
         return f"{self.prefill} -> {self.decode}  {self.configuration.name}"
+
+    def figures(self) -> dict[str, str]:
+        """Empty where neither side can tell."""
+        counts = (self.rooms, self.together, self.chunks, self.most_chunks, self.bytes)
+        told = ["" if count is None else str(count) for count in counts]
+        return dict(
+            zip(FIGURES, [str(self.compared), f"{self.worst:.1e}", *told, str(self.cached_tokens)], strict=True)
+        )
+
+    def summary(self) -> str:
+        return ", ".join(f"{name} {figure}" for name, figure in self.figures().items() if figure)
 
 
 def _require(holds: bool, what: str) -> None:
@@ -244,11 +256,7 @@ class Control:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    heads = ("prefill", "decode", "configuration", "answers", "worst", "rooms", "at once", "chunks", "bytes", "cached")
-    yield "| " + " | ".join(heads) + " | seconds |"
-    yield "| --- " * (len(heads) + 1) + "|"
+    yield "| prefill | decode | configuration | " + " | ".join(FIGURES) + " |"
+    yield "| --- " * (3 + len(FIGURES)) + "|"
     for row in rows:
-        numbers = (row.rooms, row.together, row.chunks, row.bytes, row.cached_tokens)
-        cells = [row.prefill, row.decode, row.configuration.name, str(row.compared), f"{row.worst:.1e}"]
-        cells += ["" if number is None else str(number) for number in numbers] + [f"{row.seconds:.0f}"]
-        yield "| " + " | ".join(cells) + " |"
+        yield " | ".join(["| " + row.prefill, row.decode, row.configuration.name, *row.figures().values()]) + " |"

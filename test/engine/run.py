@@ -32,7 +32,7 @@ def run_table(scene: Scene, reference: list[Answer], only: str) -> bool:
             row = rows.Row(prefill, decode, configuration)
             if only in row.name:
                 rows.run_row(scene, row, reference)
-                good &= say(not row.problem, row.name, row.problem, row.seconds)
+                good &= say(not row.problem, row.name, row.problem or row.summary(), row.seconds)
                 kept.append(row)
             if (prefill, decode) == rows.CONTROLLED:
                 good &= run_control(scene, reference, rows.Control(configuration), only)

@@ -66,8 +66,12 @@ class Configuration:
         return -(-tokens // self.page_size)
 
     def chunks(self, tokens: int) -> int:
-        """Of a prompt that is alone on the server and of which nothing is cached."""
-        return -(-tokens // self.chunk) if self.chunk else 1
+        """Of a prompt that is alone on the server and of which nothing is cached. SGLang cuts the first chunk of several
+        shorter than the others, by all but one token of a page."""
+        if not self.chunk or tokens <= self.chunk:
+            return 1
+        first = self.chunk - self.page_size + 1
+        return 1 + -(-(tokens - first) // self.chunk)
 
 
 PAGE_1 = Configuration("page 1", page_size=1, radix_cache=False, chunk=0)
