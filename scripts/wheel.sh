@@ -45,6 +45,7 @@ build_library() {
 lay_out_sources() {
     rm -rf "$folder/source" && mkdir "$folder/source" && cp -r "$folder/libraries/licenses" "$folder/source" &&
         cp /usr/share/doc/libjansson4/copyright "$folder/source/licenses/libjansson.txt" &&
+        cp /usr/share/doc/libxxhash0/copyright "$folder/source/licenses/libxxhash.txt" &&
         cp /usr/share/doc/libuuid1/copyright "$folder/source/licenses/libuuid.txt" &&
         cp -r python/kvferry python/pyproject.toml python/hatch_build.py python/README.md python/kvferry-sglang.pth \
             LICENSE "$folder/source"

@@ -1,5 +1,5 @@
 /* Figures of a manager, for the record; nothing passes or fails here. A target, not a test:
- *     ninja bench_manager && ./bench_manager
+ *     ninja bench_manager && ./bench_manager [verification]
  * Both managers are in this process, so that on few cores they take each other's time. */
 #include "support/worker.h"
 
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -247,8 +248,106 @@ static void rooms_a_second(const char *engine)
     test_bootstrap_close(&one.server);
 }
 
-int main(void)
+/* ---- The cost of verification ---------------------------------------------------------------------------- */
+
+enum { LAYERS = 64, ROUNDS = 7, LIST_MAX = 16384 };
+
+static uint64_t processor_time(void)
 {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * KVF_SECOND + (uint64_t)now.tv_nsec;
+}
+
+/* Pages side by side, or in an order in which no two are neighbours on both sides. */
+static void list_pages(uint32_t *list, uint32_t count, bool scattered, uint32_t step)
+{
+    for (uint32_t i = 0; i < count; i++)
+        list[i] = scattered ? (uint32_t)((uint64_t)i * step % count) : i;
+}
+
+typedef struct cost {
+    uint64_t wall[ROUNDS];
+    uint64_t processor[ROUNDS];
+} cost;
+
+static void move_once(couple *one, uint32_t count, bool scattered, kvf_verify verify, cost *spent,
+                      size_t round)
+{
+    static uint32_t source[LIST_MAX];
+    static uint32_t destination[LIST_MAX];
+    kvf_room_options options = {.size = sizeof options, .dp_rank = -1, .verify = verify};
+    kvf_receiver *receiver;
+    uint64_t room = one->next++;
+    list_pages(source, count, scattered, 1237);
+    list_pages(destination, count, scattered, 2741);
+    kvf_sender *sender = test_sender_open(&one->prefill, room);
+    check(kvf_sender_expect(sender, count, 0));
+    check(kvf_sender_send(sender, source, count));
+    check(kvf_receiver_open(one->decode.manager, one->server.address, room, &options, &receiver));
+    uint64_t wall = kvf_clock_now();
+    uint64_t processor = processor_time();
+    check(kvf_receiver_expect(receiver, destination, count, 0));
+    test_receiver_settles(&one->decode, receiver);
+    spent->wall[round] = kvf_clock_now() - wall;
+    spent->processor[round] = processor_time() - processor;
+    end(one, sender, receiver);
+}
+
+static double median(uint64_t *times)
+{
+    return microseconds(times, ROUNDS, 0.5) / 1e3;
+}
+
+/* In turns, so that whatever else the machine does comes to both. */
+static void verification_of(const char *engine, size_t item_length, bool scattered)
+{
+    const uint64_t bytes = UINT64_C(512) << 20;
+    uint32_t count = (uint32_t)(bytes / LAYERS / item_length);
+    const test_shape shape = {.buffers = LAYERS,
+                              .pages = count,
+                              .item_length = item_length,
+                              .aux = 1,
+                              .slots = 8,
+                              .aux_item_length = 64};
+    static cost off;
+    static cost on;
+    couple one = {.next = 0};
+    test_use_engine(engine);
+    test_bootstrap_open(&one.server);
+    test_worker_open(&one.prefill, KVF_PREFILL, &shape, one.server.address, NULL);
+    test_worker_open(&one.decode, KVF_DECODE, &shape, NULL, NULL);
+    test_worker_fill(&one.prefill);
+    test_worker_fill(&one.decode);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        move_once(&one, count, scattered, KVF_VERIFY_OFF, &off, round);
+        move_once(&one, count, scattered, KVF_VERIFY_REQUIRED, &on, round);
+    }
+    (void)printf("%-4s 512 MiB in %5u pages of 64 buffers, %-10s: unverified %4.0f ms (processor "
+                 "%4.0f), verified %4.0f ms (processor %4.0f): %.2f times (processor %.2f)\n",
+                 engine, count, scattered ? "scattered" : "contiguous", median(off.wall),
+                 median(off.processor), median(on.wall), median(on.processor),
+                 median(on.wall) / median(off.wall), median(on.processor) / median(off.processor));
+    test_worker_close(&one.prefill);
+    test_worker_close(&one.decode);
+    test_bootstrap_close(&one.server);
+}
+
+static void cost_of_verification(void)
+{
+    static const char *const engines[] = {"shm", "tcp"};
+    for (size_t i = 0; i < 2; i++) {
+        verification_of(engines[i], 32 << 10, false);
+        verification_of(engines[i], 2 << 10, true);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "verification") == 0) {
+        cost_of_verification();
+        return 0;
+    }
     (void)mallopt(M_ARENA_MAX, 1); /* mallinfo2() sees only the first */
     test_use_engine("loop");
     memory_of_senders(1);
@@ -259,5 +358,6 @@ int main(void)
     rooms_a_second("loop");
     rooms_a_second("shm");
     rooms_a_second("tcp");
+    cost_of_verification();
     return 0;
 }
