@@ -24,8 +24,8 @@ static void check_text(kvf_slice text)
     char written[KVF_NOTICE_TEXT_MAX];
     kvf_slice slice = {(const uint8_t *)written, kvf_notice_format(&notice, written)};
     require(kvf_notice_parse(slice, &again, NULL) == KVF_OK);
-    require(again.kind == notice.kind && again.room == notice.room && again.chunk == notice.chunk &&
-            again.last == notice.last);
+    require(again.kind == notice.kind && again.room == notice.room && again.epoch == notice.epoch &&
+            again.chunk == notice.chunk && again.last == notice.last);
 }
 
 static void check_envelope(kvf_slice payload)

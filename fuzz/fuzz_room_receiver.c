@@ -1,6 +1,7 @@
 /* The receiver machine under any stream of events. Input: three bytes an event: kind, and two of content.
  * What must hold whatever comes: Failed and Success are final, Success only after chunks 0 to the last and the
- * aux record of one agent, a failed room says why, a room with a deadline has armed it. */
+ * aux record of one agent, a failed room says why, a room with a deadline has armed it, and a failed room's pages
+ * are only called safe with a proof that was there. */
 #include "room/receiver.h"
 
 #include <stdlib.h>
@@ -19,6 +20,9 @@ typedef struct observer {
     int agent; /* -1: none yet */
     int last;  /* -1: none marked */
     bool requested;
+    bool disclosed;
+    bool proven;
+    bool settled;
     bool ended;
     kvf_poll end;
 } observer;
@@ -65,7 +69,7 @@ static void check_actions(const kvf_receiver_machine *machine, const kvf_actions
         }
     }
     require(published <= 1);
-    require(!seen->ended || actions->count == 0);
+    require(!seen->settled || actions->count == 0);
 }
 
 static void check_state(const kvf_receiver_machine *machine, observer *seen)
@@ -75,10 +79,17 @@ static void check_state(const kvf_receiver_machine *machine, observer *seen)
     if (outcome->state == KVF_SUCCESS)
         require(is_complete(seen) && outcome->safety == KVF_PAGES_SAFE);
     if (outcome->state == KVF_FAILED)
-        require(outcome->error.status != KVF_OK && outcome->error.text[0] != '\0' &&
-                outcome->safety != KVF_PAGES_SAFE);
-    if (kvf_outcome_is_final(outcome)) {
+        require(outcome->error.status != KVF_OK && outcome->error.text[0] != '\0');
+    require((outcome->safety == KVF_PAGES_SAFE) == (outcome->proof != KVF_PROOF_NONE));
+    require(outcome->proof != KVF_PROOF_NEVER_DISCLOSED || !seen->disclosed);
+    require(outcome->proof != KVF_PROOF_COMPLETED || is_complete(seen));
+    require(outcome->proof != KVF_PROOF_ACKNOWLEDGED || seen->proven);
+    if (kvf_outcome_is_settled(outcome)) {
         require(machine->deadline == KVF_NO_DEADLINE);
+        seen->settled = true;
+    }
+    if (kvf_outcome_is_final(outcome)) {
+        require(seen->settled || machine->deadline < KVF_NO_DEADLINE);
         seen->ended = true;
         seen->end = outcome->state;
     } else if (machine->expected) {
@@ -95,7 +106,8 @@ static kvf_receiver_event make_event(const uint8_t *data, kvf_notice *notice,
         .page_count = data[1],
         .agent_name = kvf_slice_of(names[data[2] >> 6 == 3 ? 2 : data[2] >> 6 & 1]),
         .notice = notice,
-        .error = error};
+        .error = error,
+        .proof = KVF_PROOF_ACKNOWLEDGED};
     *notice = (kvf_notice){.kind = data[2] % 3 == 2   ? KVF_NOTICE_UNKNOWN
                                    : data[2] % 3 == 1 ? KVF_NOTICE_AUX
                                                       : KVF_NOTICE_CHUNK,
@@ -109,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const kvf_room_timeouts timeouts = {1000, 2000};
+    static const kvf_room_timeouts timeouts = {1000, 2000, 500};
     kvf_receiver_machine machine;
     observer seen = {.agent = -1, .last = -1};
     uint64_t now = 0;
@@ -124,8 +136,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (event.kind == KVF_RECEIVER_TIMER && machine.deadline != KVF_NO_DEADLINE &&
             (data[1] & 1) != 0)
             now = machine.deadline;
-        if (event.kind == KVF_RECEIVER_NOTICE && event.agent_name.length > 0 && !seen.ended)
+        if (event.kind == KVF_RECEIVER_NOTICE && event.agent_name.length > 0 && !seen.settled)
             observe_notice(&seen, &notice, event.agent_name.data[8]);
+        seen.disclosed = seen.disclosed || (event.kind == KVF_RECEIVER_DISCLOSED && !seen.ended);
+        seen.proven = seen.proven || (event.kind == KVF_RECEIVER_PROVEN && seen.ended);
         (void)kvf_receiver_machine_step(&machine, &event, now, &actions);
         check_actions(&machine, &actions, &seen);
         check_state(&machine, &seen);

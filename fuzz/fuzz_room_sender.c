@@ -22,6 +22,8 @@ typedef struct stage {
     uint32_t posted;
     uint64_t writes_open;
     uint64_t pages_given;
+    bool drained;
+    bool settled;
     bool ended;
     kvf_poll end;
 } stage;
@@ -50,7 +52,7 @@ static void check_actions(const kvf_sender_machine *machine, const kvf_actions *
                           stage *stage)
 {
     unsigned published = 0;
-    require(actions->count <= KVF_ACTIONS_MAX && (!stage->ended || actions->count == 0));
+    require(actions->count <= KVF_ACTIONS_MAX && (!stage->settled || actions->count == 0));
     for (size_t i = 0; i < actions->count; i++) {
         const kvf_action *action = &actions->items[i];
         published += action->kind == KVF_ACTION_PUBLISH;
@@ -79,7 +81,10 @@ static void check_state(const kvf_sender_machine *machine, stage *stage)
                 outcome->safety == KVF_PAGES_SAFE);
     if (outcome->state == KVF_FAILED)
         require(outcome->error.status != KVF_OK && outcome->error.text[0] != '\0' &&
-                outcome->safety != KVF_PAGES_SAFE);
+                (outcome->safety != KVF_PAGES_SAFE || stage->drained));
+    if (outcome->state == KVF_FAILED && outcome->safety == KVF_PAGES_IN_USE)
+        require(machine->deadline < KVF_NO_DEADLINE);
+    stage->settled = kvf_outcome_is_settled(outcome);
     if (!kvf_outcome_is_final(outcome) && stage->writes_open > 0)
         require(machine->deadline < KVF_NO_DEADLINE);
     if (kvf_outcome_is_final(outcome)) {
@@ -101,6 +106,8 @@ static void step(kvf_sender_machine *machine, stage *stage, const kvf_profile *p
                               .error = &error};
     if (event.kind == KVF_SENDER_REQUESTED)
         event.request = make_request(stage, profile, data);
+    if (event.kind == KVF_SENDER_DRAINED && stage->ended)
+        stage->drained = true;
     bool meant = kvf_sender_machine_step(machine, &event, now, &actions);
     if (event.kind == KVF_SENDER_SENT && meant)
         stage->pages_given += event.page_count;
@@ -114,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const kvf_room_timeouts timeouts = {1000, 2000};
+    static const kvf_room_timeouts timeouts = {1000, 2000, 500};
     if (size == 0)
         return 0;
     const kvf_profile *profile = kvf_profile_at(data[0] % 2);
