@@ -630,6 +630,42 @@ static void a_decode_that_gives_no_verdict_is_named(void **state)
     kvf_sender_close(sender);
 }
 
+/* The same room as above, seen from its prefill: it waits for verdicts with as much as it may be ahead, also when it makes
+ * its sums faster than it is connected. */
+static void a_prefill_does_not_run_ahead(void **state)
+{
+    (void)state;
+    const test_shape shape = {.buffers = MANY_BUFFERS, .pages = MANY_PAGES, .item_length = 64};
+    const uint32_t ahead = (uint32_t)(KVF_SUMS_HELD_MAX / 2 / kvf_chunk_sums_size(MANY_BUFFERS, 0));
+    static uint64_t wide[MANY_PAGES];
+    start(&shape, NULL, NULL);
+    raw_decode_open_shaped(&one.raw_decode, "a-bare-decode", kvf_manager_port(one.prefill.manager),
+                           &shape);
+    for (uint32_t i = 0; i < MANY_PAGES; i++)
+        wide[i] = i;
+    kvf_request request = verified_request(7, 5, kvf_manager_port(one.decode.manager));
+    request.pages = (kvf_slice){(const uint8_t *)wide, sizeof wide};
+    kvf_sender *sender = test_sender_open(&one.prefill, 7);
+    assert_int_equal(kvf_sender_expect(sender, MANY_PAGES, 0), KVF_OK);
+    for (uint32_t i = 0; i < ahead + 100; i++)
+        assert_int_equal(kvf_sender_send(sender, &i, 1), KVF_OK);
+    raw_decode_send(&one.raw_decode, &request);
+    assert_true(raw_decode_notified(&one.raw_decode, ahead));
+    verdict(7, 5, ahead);
+    test_wait_statistic(&one.prefill, messages_dropped, 1);
+    assert_int_equal(test_statistics(&one.prefill).pages_sent, ahead);
+    for (uint32_t i = 0; i < 3; i++)
+        verdict(7, 5, i);
+    assert_true(raw_decode_notified(&one.raw_decode, ahead + 3));
+    test_wait_statistic(&one.prefill, pages_sent, ahead + 3);
+    verdict(7, 5, ahead + 3);
+    test_wait_statistic(&one.prefill, messages_dropped, 2);
+    assert_int_equal(test_statistics(&one.prefill).pages_sent, ahead + 3);
+    kvf_sender_abort(sender);
+    assert_int_equal(kvf_sender_wait(sender, -1), KVF_PAGES_SAFE);
+    kvf_sender_close(sender);
+}
+
 /* A port that is taken, and refuses connections. */
 static int deaf_socket(uint16_t *port)
 {
@@ -681,6 +717,7 @@ int main(void)
         TEST(questions_that_cannot_be_are_dropped),
         TEST(a_flag_that_cannot_be_is_ignored),
         TEST(a_decode_that_gives_no_verdict_is_named),
+        TEST(a_prefill_does_not_run_ahead),
         TEST(a_decode_that_cannot_be_told_fails_its_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

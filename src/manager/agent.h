@@ -130,6 +130,8 @@ void kvf_sums_delivered(kvf_incoming *incoming);
 bool kvf_sums_all_verified(const kvf_sender *sender);
 void kvf_sums_verdict(kvf_incoming *incoming, kvf_slice body);
 void kvf_sums_wanted(kvf_incoming *incoming, kvf_slice body);
+/* The agent has taken the letters that waited. */
+void kvf_sums_resume(const kvf_agent *agent);
 /* Letters to the agent are lost: rooms that rely on them fail. */
 void kvf_sums_unheard(kvf_agent *agent, const char *why);
 /* What an open room waits for, if it is for a verdict; false otherwise. */

@@ -111,9 +111,6 @@ bool kvf_chunk_is_last(const kvf_sender *sender, const kvf_call *chunk)
 void kvf_deliver_chunks(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk_count)
 {
     kvf_error error;
-    uint32_t first_page = 0;
-    for (kvf_call *chunk = sender->chunks; chunk != sender->unposted; chunk = chunk->next)
-        first_page += chunk->page_count;
     for (uint32_t i = 0; i < chunk_count; i++) {
         kvf_call *chunk = sender->unposted;
         bool last = kvf_chunk_is_last(sender, chunk);
@@ -122,14 +119,14 @@ void kvf_deliver_chunks(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk
         {
             if (kvf_request_is_dummy(&incoming->request))
                 continue;
-            if (deliver(sender, incoming, chunk, first_chunk + i, first_page, last, &error) !=
-                KVF_OK) {
+            if (deliver(sender, incoming, chunk, first_chunk + i, sender->pages_posted, last,
+                        &error) != KVF_OK) {
                 kvf_sender_feed(sender,
                                 &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
                 return;
             }
         }
-        first_page += chunk->page_count;
+        sender->pages_posted += chunk->page_count;
         sender->unposted = chunk->next;
     }
 }

@@ -46,6 +46,8 @@ static void send_waiting(kvf_link *link)
         agent->letter_bytes -= kept->letter.body.length;
         free(kept);
     }
+    if (agent->letters == NULL)
+        kvf_sums_resume(agent);
 }
 
 /* Whether the agent lives is told by the connection it opened to us. Without ours it hears nothing, and its own

@@ -117,8 +117,9 @@ struct kvf_sender {
     kvf_delivery *deliveries;
     kvf_summing *summing; /* NULL until a destination asks for sums */
     uint32_t aux_slot;
-    uint32_t steps;   /* of the machine; tells a nested step */
-    kvf_sender *prev; /* among the lingering */
+    uint32_t pages_posted; /* of the chunks before `unposted` */
+    uint32_t steps;        /* of the machine; tells a nested step */
+    kvf_sender *prev;      /* among the lingering */
     kvf_sender *next;
     bool lingers;
 };

@@ -10,6 +10,9 @@
 /* Bytes of sums that a destination may be behind; it allows twice as many. */
 #define WINDOW (KVF_SUMS_HELD_MAX / 2)
 
+/* Letters that may wait for a connection before no more sums are made for it. */
+#define LETTERS_AHEAD 64
+
 /* Of a room: chunks posted by the machine that have not been summed yet. */
 struct kvf_summing {
     kvf_work work;
@@ -118,6 +121,13 @@ static bool prepare(kvf_sender *sender)
     return prepared;
 }
 
+/* Its room is open, and it is sent sums. */
+static bool is_open(const kvf_incoming *incoming)
+{
+    return incoming->sender != NULL && incoming->check != NULL &&
+           !kvf_outcome_is_final(&incoming->sender->machine.outcome);
+}
+
 /* ---- Summing ------------------------------------------------------------------------------------- */
 
 static uint32_t items_of(const kvf_summing *summing, bool last)
@@ -126,7 +136,7 @@ static uint32_t items_of(const kvf_summing *summing, bool last)
     return (uint32_t)(pool->buffer_count + (last ? pool->aux_count : 0));
 }
 
-/* False while a destination is too far behind with its verdicts. */
+/* False while a destination is too far behind with its verdicts, or with taking letters. */
 static bool window_is_open(const kvf_summing *summing)
 {
     const kvf_pool *pool = &manager_of(summing)->pool;
@@ -137,7 +147,8 @@ static bool window_is_open(const kvf_summing *summing)
         if (incoming->check == NULL)
             continue;
         uint64_t behind = summing->chunk - incoming->check->verified;
-        if (behind > 0 && (behind + 1) * size > WINDOW)
+        if ((behind > 0 && (behind + 1) * size > WINDOW) ||
+            incoming->agent->letter_count >= LETTERS_AHEAD)
             return false;
     }
     return true;
@@ -239,6 +250,16 @@ void kvf_sums_post(kvf_sender *sender, uint32_t first_chunk, uint32_t chunk_coun
     kvf_work_add(sender->room.manager, &summing->work);
 }
 
+void kvf_sums_resume(const kvf_agent *agent)
+{
+    const kvf_incoming *incoming;
+    DL_FOREACH2(agent->incoming, incoming, agent_next)
+    {
+        if (is_open(incoming) && incoming->sender->summing->chunks_left > 0)
+            kvf_work_add(agent->manager, &incoming->sender->summing->work);
+    }
+}
+
 /* ---- Counting ------------------------------------------------------------------------------------ */
 
 static void count(kvf_check *check)
@@ -276,12 +297,6 @@ bool kvf_sums_all_verified(const kvf_sender *sender)
         any = true;
     }
     return any;
-}
-
-static bool is_open(const kvf_incoming *incoming)
-{
-    return incoming->sender != NULL && incoming->check != NULL &&
-           !kvf_outcome_is_final(&incoming->sender->machine.outcome);
 }
 
 /* Counts once, in order, and only for chunks whose sums it was told. */

@@ -125,13 +125,20 @@ static void build_metadata(raw_decode *decode)
 
 void raw_decode_open(raw_decode *decode, const char *agent_name, uint16_t port)
 {
+    raw_decode_open_shaped(decode, agent_name, port, NULL);
+}
+
+void raw_decode_open_shaped(raw_decode *decode, const char *agent_name, uint16_t port,
+                            const test_shape *shape)
+{
     *decode = (raw_decode){0};
     kvf_engine_callbacks callbacks = {
         .user = decode, .notified = notified, .peer_failed = peer_failed};
     (void)snprintf(decode->agent_name, sizeof decode->agent_name, "%s", agent_name);
-    test_worker_build(&decode->worker, NULL);
+    test_worker_build(&decode->worker, shape);
     decode->worker.role = KVF_DECODE;
-    test_worker_fill(&decode->worker);
+    if (shape == NULL)
+        test_worker_fill(&decode->worker);
     decode->engine = open_engine(&callbacks);
     build_metadata(decode);
     raw_push_open(&decode->push, port);

@@ -33,6 +33,9 @@ typedef struct raw_decode {
 } raw_decode;
 
 void raw_decode_open(raw_decode *decode, const char *agent_name, uint16_t port);
+/* The same with another pool. */
+void raw_decode_open_shaped(raw_decode *decode, const char *agent_name, uint16_t port,
+                            const test_shape *shape);
 void raw_decode_close(raw_decode *decode);
 /* A sound request; its slices point into `decode` and `pages`, 8 bytes each, little-endian. */
 kvf_request raw_decode_request(raw_decode *decode, uint64_t room, const uint64_t *pages,
