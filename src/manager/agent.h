@@ -70,7 +70,7 @@ struct kvf_agent {
     uint16_t port;
     kvf_letter_kept *letters; /* that wait for the connection, oldest first */
     size_t letter_count;
-    uint64_t letter_bytes; /* of their bodies */
+    uint32_t letter_bytes; /* of their bodies */
     bool connected;
     kvf_agent *prev; /* among the dead */
     kvf_agent *next;

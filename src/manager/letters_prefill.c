@@ -43,7 +43,7 @@ static void send_waiting(kvf_link *link)
         kvf_letter_kept *kept = agent->letters;
         DL_DELETE(agent->letters, kept);
         agent->letter_count--;
-        agent->letter_bytes -= kept->letter.body.length;
+        agent->letter_bytes -= (uint32_t)kept->letter.body.length;
         free(kept);
     }
     if (agent->letters == NULL)
@@ -123,7 +123,7 @@ static bool keep_letter(kvf_agent *agent, const kvf_letter *letter)
     kept->letter.agent_name = kvf_slice_of(agent->name);
     DL_APPEND(agent->letters, kept);
     agent->letter_count++;
-    agent->letter_bytes += letter->body.length;
+    agent->letter_bytes += (uint32_t)letter->body.length;
     kvf_link_attend(&agent->link);
     return true;
 }
