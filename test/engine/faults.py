@@ -29,7 +29,7 @@ from servers import BOOTSTRAP_PORT, PAGE_16, Scene, Server
 DEADLINE = 5.0  # seconds; what the settings below say
 SLACK = 1.0  # for HTTP and a scheduler's turn on two busy cores
 STOCK_BOUND = 15.0  # how long the stock backend is watched
-SETTLED = 0.5  # after a writer was stopped, until what it had posted lies there and is counted
+SETTLED = 1.5  # after a writer was stopped, until what it had posted lies there and is in the report
 LATER = 5.0  # a server must still live this long after a fault
 DEADLINES = {f"KVFERRY_{name}_TIMEOUT": f"{DEADLINE:g}s" for name in ("BOOTSTRAP", "WAITING", "HOLD", "FENCE")}
 STALL = {"KVFERRY_FAULT": "transfer_stall=8"}  # the 8th chunk of the first room stays away
@@ -154,6 +154,8 @@ class Survivor:
         """The one that was killed starts again, on the same ports, and all is well."""
         self.scene.begin(role, self.kinds[role], PAGE_16, self.environments[role]).await_start()
         self.check_right()
+        for server in (self.scene.running["prefill"], self.scene.running["decode"]):
+            server.await_idle()
 
     def decode_killed(self) -> str:
         """A stalled chunk keeps the room open, so that the kill falls into its transfer."""
@@ -173,12 +175,13 @@ class Survivor:
         return f"{written} of {total} bytes were written; {said}"
 
     def prefill_killed(self) -> str:
-        """Stopped as soon as a chunk has landed, then killed."""
+        """Stopped while it computes the third chunk, when the first has left, then killed."""
         prefill, decode = self.bring()
         already = _landed(decode)
         pids = family(prefill.scheduler)
+        prefill.mark_log()
         request = Both(self.scene, PROMPT)
-        wait_for("the first chunk to land", lambda: _landed(decode) > already, 20, 0.001)
+        wait_for("the third chunk", lambda: prefill.said().count("Prefill batch") >= 3, 20, 0.001)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         since = time.monotonic()
@@ -314,4 +317,6 @@ def run(scene: Scene, reference: list[Answer], only: str) -> Iterator[Outcome]:
             good, text = True, trial()
         except Failed as failure:
             good, text = False, str(failure)
+            for role in ("prefill", "decode"):  # in whatever state it left them
+                scene.stop(role)
         yield Outcome(name, good, text, time.monotonic() - began)
