@@ -309,7 +309,8 @@ static void many_rooms_leave_nothing(void **state)
     assert_int_equal(at_last.transfers, 0);
     assert_int_equal(at_last.prefill_peers, at_first.prefill_peers);
     assert_int_equal(at_last.decode_peers, at_first.decode_peers);
-    assert_int_equal(at_last.descriptors, at_first.descriptors);
+    /* An idle HTTP connection is closed after a while: fewer are fine. */
+    assert_true(at_last.descriptors <= at_first.descriptors);
     assert_int_equal(at_last.threads, at_first.threads);
     assert_int_equal(at_last.segments, at_first.segments);
     if (!test_is_sanitized())
