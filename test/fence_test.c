@@ -223,6 +223,21 @@ static void a_closed_room_is_fenced_without_its_handle(void **state)
     assert_int_equal(test_statistics(&one.decode).rooms_fencing, 0);
 }
 
+/* The prefill's transport loses the decode, but not its control connection: the agent is still known, so that the decode
+ * hears of the failure and has its answer, and the next room works. */
+static void a_lost_transport_is_told(void **state)
+{
+    static const char *const losing[] = {"fault", "peer_fail=1", NULL};
+    start(*state, losing, patient);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_sender_ends(&one.prefill, sender, KVF_PEER_GONE, "injected: the peer failed");
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "injected: the peer failed");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    kvf_sender_close(sender);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 2, PAGES);
+}
+
 /* The prefill goes while it may be writing. Over what we place ourselves, closing the inbox is the proof. */
 static void a_lost_prefill_is_fenced_by_closing(void **state)
 {
@@ -333,6 +348,7 @@ int main(void)
         ON_EACH(a_mismatch_is_told),
         ON_EACH(a_request_nobody_takes_is_told),
         ON_EACH(a_closed_room_is_fenced_without_its_handle),
+        ON_EACH(a_lost_transport_is_told),
         ON_PLACED(a_lost_prefill_is_fenced_by_closing),
         ON_EACH(a_stock_prefill_completes_after_the_abort),
         ON_EACH(without_a_proof_the_deadline_gives_back),

@@ -116,13 +116,10 @@ static void free_agent(kvf_agent *agent)
     free(agent);
 }
 
-/* Fails the rooms of an agent that can't be reached any more, and no others. */
-static void bury(kvf_agent *agent, const char *why)
+/* Fails the rooms that are written to it, and no others. */
+static void fail_rooms(kvf_agent *agent, const char *why)
 {
     kvf_manager *manager = agent->manager;
-    HASH_DELETE(by_name, manager->agents, agent);
-    DL_APPEND(manager->dead_agents, agent);
-    agent->dead = true;
     kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
     if (agent->incoming != NULL)
         kvf_log_warning(&manager->settings.log, "decode agent %s is gone: %s", agent->name, why);
@@ -133,15 +130,35 @@ static void bury(kvf_agent *agent, const char *why)
     DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
     {
         kvf_sender *sender = incoming->sender;
-        if (sender == NULL) {
-            kvf_incoming_free(manager, incoming);
+        if (sender == NULL)
             continue;
-        }
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
                                                     .agent_name = kvf_slice_of(agent->name),
                                                     .error = &error});
         kvf_sender_release(sender);
     }
+}
+
+static void drop_held(kvf_agent *agent)
+{
+    kvf_incoming *incoming;
+    kvf_incoming *next;
+    DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
+    {
+        if (incoming->sender == NULL)
+            kvf_incoming_free(agent->manager, incoming);
+    }
+}
+
+/* It can't be reached any more. */
+static void bury(kvf_agent *agent, const char *why)
+{
+    kvf_manager *manager = agent->manager;
+    HASH_DELETE(by_name, manager->agents, agent);
+    DL_APPEND(manager->dead_agents, agent);
+    agent->dead = true;
+    fail_rooms(agent, why);
+    drop_held(agent);
 }
 
 void kvf_agent_connection_gone(void *user, uint64_t connection)
@@ -156,12 +173,16 @@ void kvf_agent_connection_gone(void *user, uint64_t connection)
     }
 }
 
+/* While its control connection lives the agent isn't forgotten: a request of before would be news again, and what
+ * was never flushed would be acknowledged. */
 void kvf_agent_transport_failed(void *user, kvf_engine_peer *peer, const char *text)
 {
     kvf_manager *manager = user;
     kvf_agent *agent = manager->engine->operations->peer_user(peer);
-    if (agent != NULL && !agent->dead)
-        bury(agent, text);
+    if (agent == NULL || agent->dead)
+        return;
+    agent->reset = true;
+    fail_rooms(agent, text);
 }
 
 void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
@@ -414,10 +435,22 @@ static kvf_status fill_binding(const kvf_agent *agent, kvf_binding *binding,
     return status == KVF_OK ? fill_aux(agent, binding, request, error) : status;
 }
 
+/* Once the last transfer over the lost transport has ended; until then rooms fail with it. */
+static void renew_transport(kvf_agent *agent)
+{
+    if (!agent->reset || agent->deliveries > 0)
+        return;
+    kvf_binding_release(agent->binding);
+    agent->binding = NULL;
+    unload(agent);
+    agent->reset = false;
+}
+
 kvf_status kvf_agent_bind(kvf_agent *agent, const kvf_request *request, kvf_binding **binding,
                           kvf_error *error)
 {
     bool all_aux = (request->extensions & KVF_EXTENSION_ALL_AUX) != 0;
+    renew_transport(agent);
     if (!agent->loaded) {
         kvf_status status = load(agent, error);
         if (status != KVF_OK)

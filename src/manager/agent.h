@@ -55,15 +55,16 @@ struct kvf_agent {
     size_t metadata_length;
     bool loaded; /* the transport knows it; never for an agent that only sends dummies */
     bool dead;
+    bool reset; /* its transport was lost: another is made when there is something to write */
     kvf_engine_peer *peer;
     kvf_remote_region *regions; /* sorted by kind, device, base */
     size_t region_count;
     kvf_binding *binding; /* of the latest request */
     kvf_incoming *incoming;
     unsigned deliveries;
-    uint64_t highest_epoch; /* of its requests: none at or below it is news */
-    bool unflushed; /* a write to it ended without a flush: nothing can be acknowledged any more */
-    kvf_room_memory used; /* room ids of its requests that have ended */
+    uint64_t highest_epoch;   /* of its requests: none at or below it is news */
+    uint64_t unflushed_epoch; /* highest with a write that was never flushed: not acknowledged */
+    kvf_room_memory used;     /* room ids of its requests that have ended */
     /* Letters to it, where it is kvferry. */
     kvf_link link;
     char host[KVF_HOST_MAX]; /* where it listens; "" where it doesn't */

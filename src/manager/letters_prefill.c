@@ -160,7 +160,7 @@ void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_
 
 void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request)
 {
-    if (!agent->unflushed)
+    if (request->epoch > agent->unflushed_epoch)
         (void)write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "", no_body);
 }
 
