@@ -177,6 +177,21 @@ static void a_senders_failure_is_told(void **state)
     kvf_sender_close(sender);
 }
 
+/* Also when the decode asks only afterwards, as long as the failed room's handle is there; and although the decode had
+ * a room of that id before. */
+static void a_failure_before_the_request_is_told(void **state)
+{
+    start(*state, patient, patient);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 1, PAGES);
+    kvf_sender *sender = give(1);
+    kvf_sender_abort(sender);
+    test_sender_ends(&one.prefill, sender, KVF_ABORTED, NULL);
+    kvf_receiver *receiver = ask(1, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "room 1 has ended");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    kvf_sender_close(sender);
+}
+
 static void a_mismatch_is_told(void **state)
 {
     static const uint32_t page = 3;
@@ -345,6 +360,7 @@ int main(void)
         ON_EACH(an_abort_during_the_transfer_is_acknowledged),
         ON_EACH(an_early_acknowledgement_is_a_lie),
         ON_EACH(a_senders_failure_is_told),
+        ON_EACH(a_failure_before_the_request_is_told),
         ON_EACH(a_mismatch_is_told),
         ON_EACH(a_request_nobody_takes_is_told),
         ON_EACH(a_closed_room_is_fenced_without_its_handle),

@@ -194,6 +194,7 @@ static void give(kvf_sender *sender, kvf_incoming *incoming)
         kvf_incoming_free(manager, incoming);
         return;
     }
+    sender->asked = true;
     kvf_incoming *earlier = of_agent(sender->incoming, incoming->agent);
     if (earlier != NULL)
         DL_DELETE(sender->incoming, earlier);
@@ -371,12 +372,13 @@ static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
 }
 
 /* A kvferry agent that had its part in the room that has ended asks for another one of that id. One that had none is
- * late for it. */
+ * late for it, and so is everybody where nobody had: that an agent has used the id tells nothing then. */
 static bool is_for_the_next(const kvf_sender *ended, const kvf_agent *agent,
                             const kvf_request *request)
 {
-    return request->epoch != 0 && (of_agent(ended->incoming, agent) != NULL ||
-                                   kvf_room_memory_has(&agent->used, request->room));
+    return request->epoch != 0 && ended->asked &&
+           (of_agent(ended->incoming, agent) != NULL ||
+            kvf_room_memory_has(&agent->used, request->room));
 }
 
 static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *agent)

@@ -122,6 +122,7 @@ struct kvf_sender {
     kvf_sender *prev;      /* among the lingering */
     kvf_sender *next;
     bool lingers;
+    bool asked; /* a request was given to it: later ones may be for a later room of its id */
 };
 
 struct kvf_receiver {
