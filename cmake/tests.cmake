@@ -2,12 +2,13 @@
 # SOURCE_ROOT BUILD_ROOT. Exit status 77 means skipped. Labels: the layer, and
 #   core      everything that any UCX from 1.13.1 on must pass
 #   interop   (interop_*_test.*) needs stock peers or a newer UCX
-#   slow      (*_slow_test.*, soak_*) left out by .ci/run's sanitizer jobs
+#   e2e       real faults on real processes (test/e2e)
+#   slow      (*_slow_test.*, soak_*, most of e2e) left out by .ci/run's sanitizer jobs
 #   soak      (soak_*) a hundred thousand rooms
 enable_testing()
 
 # clang doesn't see that the tests' die() ends the process. As a source's option it comes after -Wall.
-file(GLOB test_sources CONFIGURE_DEPENDS src/*/*_test.c test/*.c test/support/*.c)
+file(GLOB test_sources CONFIGURE_DEPENDS src/*/*_test.c test/*.c test/e2e/*.c test/support/*.c)
 set_source_files_properties(${test_sources} PROPERTIES COMPILE_OPTIONS
                             "$<$<C_COMPILER_ID:Clang>:-Wno-sometimes-uninitialized>")
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
@@ -47,7 +48,7 @@ target_link_libraries(kvf_test_support PUBLIC kvf_inside PkgConfig::CMOCKA)
 target_compile_definitions(kvf_test_support PRIVATE
                            KVF_TEST_VECTORS="${PROJECT_SOURCE_DIR}/test/vectors")
 
-file(GLOB tests CONFIGURE_DEPENDS src/*/*_test.c test/*_test.c)
+file(GLOB tests CONFIGURE_DEPENDS src/*/*_test.c test/*_test.c test/e2e/*_test.c)
 foreach(test ${tests})
     get_filename_component(name ${test} NAME_WE)
     get_filename_component(directory ${test} DIRECTORY)
@@ -72,6 +73,24 @@ endforeach()
 # What stock NIXL agents meet in test/interop.
 add_executable(bare_agent test/interop/bare_agent.c)
 target_link_libraries(bare_agent PRIVATE kvf_inside)
+
+# Real faults on real processes: the command's own. All cases with an uninstrumented build; six of them with any UCX
+# and under AddressSanitizer.
+find_package(Python3 COMPONENTS Interpreter)
+function(kvf_add_e2e test labels)
+    add_test(NAME e2e/${test} COMMAND ${ARGN})
+    set_tests_properties(e2e/${test} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 LABELS "e2e;${labels}"
+                         ENVIRONMENT "${kvf_test_environment};PYTHONDONTWRITEBYTECODE=1")
+endfunction()
+if(Python3_FOUND AND tool_sources AND NOT KVF_TEST_WRAPPER AND NOT KVF_SANITIZE MATCHES "thread")
+    set(faults ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/test/e2e/run.py ${PROJECT_BINARY_DIR})
+    if(NOT KVF_SANITIZE)
+        kvf_add_e2e(faults_shm slow ${faults} shm)
+        kvf_add_e2e(faults_tcp slow ${faults} tcp)
+        kvf_add_e2e(torture slow ${PROJECT_SOURCE_DIR}/test/e2e/torture.sh ${PROJECT_BINARY_DIR})
+    endif()
+    kvf_add_e2e(six core ${faults} shm --six)
+endif()
 
 # Scripts look at built files, which a sanitizer changes, so they run on plain builds only.
 if(NOT KVF_SANITIZE)

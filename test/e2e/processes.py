@@ -1,0 +1,275 @@
+"""Real kvferry processes, driven by JSON lines. Whatever happens, none of them outlives the test."""
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Line = dict[str, Any]
+
+START = 60.0  # seconds for a process to say that it is ready; sanitizers are slow
+ANSWER = 30.0
+TRANSPORTS = {"shm": "posix,sysv,cma,self", "tcp": "tcp,self"}
+POOL = {"buffers": 4, "pages": 1024, "item-len": 4096, "aux-slots": 64, "aux-item-len": 64}
+
+# Short, so that a run is; docs/failures.md has the defaults, and how long they take.
+SETTINGS = {
+    "advertise_address": "127.0.0.1",
+    "heartbeat_interval": "200ms",
+    "heartbeat_timeout": "1s",
+    "bootstrap_timeout": "20s",
+    "waiting_timeout": "20s",
+    "fence_timeout": "2s",
+    "registration_check": "100ms",
+    "log_level": "error",
+}
+NOTICED = 4.0  # seconds within which a lost peer is noticed with these, on a busy machine
+SETTLED = 4.0  # seconds within which a failed room's pages are settled
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Failed(Exception):
+    """Something didn't happen as it should."""
+
+
+def _prepare_child() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Process:
+    """A child whose standard output is lines. All of them are kept."""
+
+    def __init__(self, name: str, command: list[str], log: pathlib.Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self.lines: list[Line] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        with log.open("ab") as stream:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                env=environment,
+                preexec_fn=_prepare_child,
+            )
+        self.pid = self._child.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout
+        for text in self._child.stdout:
+            line = json.loads(text) if text.startswith("{") else {"text": text.strip()}
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def tell(self, *lines: Line) -> None:
+        assert self._child.stdin
+        try:
+            self._child.stdin.write("".join(json.dumps(line) + "\n" for line in lines))
+            self._child.stdin.flush()
+        except OSError as error:
+            raise Failed(f"{self.name} is gone: {self.last_words()}") from error
+
+    def wait_for(self, what: str, found: Callable[[Line], bool], seconds: float = ANSWER, start: int = 0) -> Line:
+        """The first line from the `start`-th on for which `found` holds."""
+        deadline = time.monotonic() + seconds
+        position = start
+        with self._changed:
+            while True:
+                while position < len(self.lines):
+                    if found(self.lines[position]):
+                        return self.lines[position]
+                    position += 1
+                left = deadline - time.monotonic()
+                if self._ended:
+                    raise Failed(f"{self.name} ended; {what} is missing: {self.last_words()}")
+                if left <= 0:
+                    raise Failed(f"{self.name}: no {what} within {seconds:g} s; last: {self.lines[-1:]}")
+                self._changed.wait(left)
+
+    def room(self, room: int, seconds: float = ANSWER) -> Line:
+        """How the room ended."""
+        return self.wait_for(f"end of room {room}", lambda line: line.get("room") == room and "state" in line, seconds)
+
+    def succeeded(self, room: int, seconds: float = ANSWER) -> Line:
+        line = self.room(room, seconds)
+        if line["state"] != "success" or line["verified"] is False:
+            raise Failed(f"{self.name}: room {room} should have succeeded: {line}")
+        return line
+
+    def failed(self, room: int, statuses: tuple[str, ...], seconds: float = ANSWER) -> Line:
+        line = self.room(room, seconds)
+        if line["state"] != "failed" or line["status"] not in statuses or not line["reason"]:
+            raise Failed(f"{self.name}: room {room} should have failed with one of {statuses}: {line}")
+        return line
+
+    def settled(self, room: int, seconds: float = SETTLED) -> Line:
+        """The line that says that the pages of a room are not in use any more: its first or its second one."""
+        line = self.wait_for(
+            f"settling of room {room}",
+            lambda line: line.get("room") == room and line.get("safety", "in use") != "in use",
+            seconds,
+        )
+        if (line["safety"] == "safe") != (line["proof"] != "none"):
+            raise Failed(f"{self.name}: {line} is safe without a proof, or proven without being safe")
+        return line
+
+    def statistics(self) -> Line:
+        start = len(self.lines)
+        self.tell({"statistics": True})
+        return self.wait_for("statistics", lambda line: "statistics" in line, start=start)["statistics"]
+
+    def until(self, what: str, holds: Callable[[Line], bool], seconds: float = ANSWER) -> Line:
+        """Asks for the counters until they are as wanted."""
+        deadline = time.monotonic() + seconds
+        while not holds(counters := self.statistics()):
+            if time.monotonic() > deadline:
+                raise Failed(f"{self.name}: never {what}: {counters}")
+        return counters
+
+    def last_words(self) -> str:
+        return "; ".join(self.log.read_text(errors="replace").strip().splitlines()[-3:])
+
+    def signal(self, number: int) -> int:
+        """Sends a signal; returns when, on the clock of `ended_ns`."""
+        when = time.monotonic_ns()
+        os.kill(self.pid, number)
+        return when
+
+    def quit(self) -> None:
+        """It must end by itself, neither by a signal nor with a sanitizer's complaint."""
+        self.tell({"quit": True})
+        assert self._child.stdin
+        self._child.stdin.close()
+        try:
+            status = self._child.wait(ANSWER)
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{self.name} doesn't quit") from error
+        if status not in (0, 1):
+            raise Failed(f"{self.name} ended with {status}: {self.last_words()}")
+
+    def reap(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._child.poll() is None:
+                os.kill(self.pid, signal.SIGKILL)  # ends stopped ones, too
+        self._child.wait(ANSWER)
+        self._reader.join(ANSWER)
+        for stream in (self._child.stdin, self._child.stdout):
+            with contextlib.suppress(OSError):
+                assert stream
+                stream.close()
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+
+class Stage:
+    """Starts processes and sees to it that all of them are gone at the end."""
+
+    def __init__(self, build: pathlib.Path, transport: str) -> None:
+        self.tool = str(build / "kvferry")
+        self.transport = transport
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvferry-e2e-"))
+        self.processes: list[Process] = []
+        self._ports: dict[str, int] = {}
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.reap()
+        shutil.rmtree(self.folder)
+
+    def start(self, name: str, command: list[str]) -> Process:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("UCX_", "KVFERRY_"))}
+        environment |= {"UCX_KEEPALIVE_INTERVAL": "1s", "UCX_LOG_LEVEL": "fatal"}
+        process = Process(name, command, self.folder / f"{name}.log", environment)
+        self.processes.append(process)
+        return process
+
+    def bootstrap(self, name: str = "bootstrap", host: str = "127.0.0.1", prefix: tuple[str, ...] = ()) -> str:
+        """Starts one, on the port one of this name had before. Returns its address."""
+        port = self._ports.get(name, 0)
+        process = self.start(name, [*prefix, self.tool, "bootstrap", "--listen", f"{host}:{port}"])
+        line = process.wait_for("address", lambda line: "listening" in line.get("text", ""), START)
+        self._ports[name] = int(line["text"].rpartition(":")[2])
+        return line["text"].rpartition(" ")[2]
+
+    def worker(self, role: str, bootstrap: str, name: str = "", prefix: tuple[str, ...] = (), **settings: str) -> Process:
+        """Starts one, on the control port a prefill of this name had before, and waits until it is ready."""
+        name = name or role
+        command = [*prefix, self.tool, role, "--bootstrap", bootstrap]
+        for key, value in POOL.items():
+            command += [f"--{key}", str(value)]
+        values = SETTINGS | {"transports": TRANSPORTS[self.transport]} | settings
+        if name in self._ports:
+            values["control_port"] = str(self._ports[name])
+        for key, value in values.items():
+            command += ["--set", f"{key}={value}"]
+        process = self.start(name, command)
+        line = process.wait_for("readiness", lambda line: line.get("ready") is True, START)
+        if role == "prefill":
+            self._ports[name] = line["port"]
+        return process
+
+    def named(self, name: str) -> Process:
+        """The latest process of this name."""
+        return next(process for process in reversed(self.processes) if process.name == name)
+
+
+def send(room: int, first: int = 0, count: int = 64, **more: Any) -> Line:
+    return {"room": room, "pages": {"range": [first, count]}} | more
+
+
+def receive(room: int, first: int = 0, count: int = 64, source: int = 0, **more: Any) -> Line:
+    return {
+        "room": room,
+        "pages": {"range": [first, count]},
+        "source_pages": {"range": [source, count]},
+    } | more
+
+
+_rooms = itertools.count(1000)
+
+
+def good_room(prefill: Process, decode: Process, seconds: float = ANSWER, **more: Any) -> None:
+    """A room that must succeed, every byte of it."""
+    room = next(_rooms)
+    decode.tell(receive(room, first=512, source=256, **more))
+    prefill.tell(send(room, first=256))
+    decode.succeeded(room, seconds)
+    prefill.succeeded(room, seconds)
+
+
+@contextlib.contextmanager
+def stopped(process: Process) -> Iterator[int]:
+    """The process doesn't run meanwhile. Gives the time since when."""
+    when = process.signal(signal.SIGSTOP)
+    try:
+        yield when
+    finally:
+        process.signal(signal.SIGCONT)

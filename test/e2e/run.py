@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Real faults on real processes. Usage: run.py BUILD TRANSPORT [--six | CASE...]; TRANSPORT is shm or tcp.
+
+Prints a line for each case, with what it measured. Exit status 77: nothing could be run here."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import cases
+from processes import Failed, Stage
+
+
+def _can_make_namespaces() -> bool:
+    if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("unshare", "nsenter", "ip", "mount")):
+        return False
+    return subprocess.run(["unshare", "--net", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def _run_one(build: pathlib.Path, transport: str, name: str) -> bool:
+    start = time.monotonic()
+    try:
+        with Stage(build, transport) as stage:
+            measured = cases.CASES[name](stage)
+    except Failed as failure:
+        print(f"FAILED {name} ({transport}): {failure}", flush=True)
+        return False
+    print(f"ok {name} ({transport}), {time.monotonic() - start:.1f} s{': ' + measured if measured else ''}", flush=True)
+    return True
+
+
+def main() -> int:
+    build, transport = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    chosen = cases.SIX if sys.argv[3:] == ["--six"] else sys.argv[3:] or list(cases.CASES)
+    if not _can_make_namespaces():
+        needing = [name for name in chosen if name in ("network cut", "full disk")]
+        print(f"skipped, as it takes root and namespaces: {', '.join(needing)}")
+        chosen = [name for name in chosen if name not in needing]
+    if not chosen:
+        return 77
+    wrong = [name for name in chosen if not _run_one(build, transport, name)]
+    print(f"{len(chosen) - len(wrong)} cases passed, {len(wrong)} failed")
+    return 1 if wrong else 0
+
+
+sys.exit(main())
