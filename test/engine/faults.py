@@ -175,25 +175,28 @@ class Survivor:
         return f"{written} of {total} bytes were written; {said}"
 
     def prefill_killed(self) -> str:
-        """Stopped while it computes the third chunk, when the first has left, then killed."""
+        """Stopped half-way, then killed. A stock prefill tells of no chunk before it has sent the last: NIXL 0.3.1 notifies
+        when it is asked how a transfer goes, and SGLang asks only then. So of its chunks none need have been counted."""
         prefill, decode = self.bring()
         already = _landed(decode)
         pids = family(prefill.scheduler)
         prefill.mark_log()
         request = Both(self.scene, PROMPT)
-        wait_for("the third chunk", lambda: prefill.said().count("Prefill batch") >= 3, 20, 0.001)
+        chunks = PAGE_16.chunks(len(PROMPT))
+        wait_for("half of the chunks", lambda: prefill.said().count("Prefill batch") >= chunks // 2, 20, 0.001)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         since = time.monotonic()
         wait_for("what was under way to land", lambda: time.monotonic() - since > SETTLED, 5)
-        landed, chunks = _landed(decode) - already, PAGE_16.chunks(len(PROMPT))
-        if not 0 < landed < chunks:
-            raise Failed(f"{landed} of {chunks} chunks had landed: not in mid-transfer")
+        landed = _landed(decode) - already
+        least = 1 if prefill.kind == "kvferry" else 0
+        if not least <= landed < chunks:
+            raise Failed(f"{landed} of {chunks} chunks were notified of: not in mid-transfer")
         prefill.stop()
         said = _check_failure(request.ended("decode"), decode, since)
         _check_goes_on(decode, since)
         self.afterwards("prefill")
-        return f"{landed} of {chunks} chunks had landed; {said}"
+        return f"{landed} of {chunks} chunks were notified of; {said}"
 
     def bootstrap_silent(self) -> str:
         """A port that accepts and says nothing."""
