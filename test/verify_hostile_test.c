@@ -29,6 +29,7 @@ typedef struct scene {
     test_worker prefill;
     test_worker decode;
     uint64_t next_room;
+    bool hasty; /* with deadlines that a sound room might miss on a busy machine */
 } scene;
 
 static scene one;
@@ -61,7 +62,7 @@ static void start_usual(void)
 static int stop(void **state)
 {
     (void)state;
-    if (one.decode.shape.buffers == BUFFERS)
+    if (one.decode.shape.buffers == BUFFERS && !one.hasty)
         test_room_works(&one.prefill, &one.decode, one.sane.address, one.next_room++, 2);
     assert_int_equal(test_statistics(&one.decode).rooms_open, 0);
     assert_int_equal(test_statistics(&one.prefill).rooms_open, 0);
@@ -435,8 +436,9 @@ static void a_prefill_without_sums_is_named(void **state)
 {
     (void)state;
     static const char *const hasty[] = {
-        "verify", "on", "peer_extensions", "assume", "waiting_timeout", "150ms", NULL};
+        "verify", "on", "peer_extensions", "assume", "waiting_timeout", "1s", NULL};
     start(NULL, NULL, hasty);
+    one.hasty = true;
     kvf_receiver *receiver = requested(1);
     notify(KVF_NOTICE_CHUNK, 0, true);
     notify(KVF_NOTICE_AUX, 0, false);
@@ -621,8 +623,9 @@ static void a_flag_that_cannot_be_is_ignored(void **state)
 static void a_decode_that_gives_no_verdict_is_named(void **state)
 {
     (void)state;
-    static const char *const hasty[] = {"waiting_timeout", "150ms", NULL};
+    static const char *const hasty[] = {"waiting_timeout", "1s", NULL};
     start_bare_decode(hasty);
+    one.hasty = true;
     kvf_sender *sender = verified_sender(7, 5, kvf_manager_port(one.decode.manager));
     assert_int_equal(kvf_sender_send(sender, pages, 2), KVF_OK);
     test_sender_ends(&one.prefill, sender, KVF_TIMEOUT, "confirmed only 0 within waiting_timeout");
