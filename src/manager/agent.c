@@ -119,8 +119,7 @@ static void free_agent(kvf_agent *agent)
 /* Fails the rooms that are written to it, and no others. */
 static void fail_rooms(kvf_agent *agent, const char *why)
 {
-    kvf_manager *manager = agent->manager;
-    kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
+    const kvf_manager *manager = agent->manager;
     if (agent->incoming != NULL)
         kvf_log_warning(&manager->settings.log, "decode agent %s is gone: %s", agent->name, why);
     kvf_error error;
@@ -157,6 +156,7 @@ static void bury(kvf_agent *agent, const char *why)
     HASH_DELETE(by_name, manager->agents, agent);
     DL_APPEND(manager->dead_agents, agent);
     agent->dead = true;
+    kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
     fail_rooms(agent, why);
     drop_held(agent);
 }
@@ -185,6 +185,7 @@ void kvf_agent_transport_failed(void *user, kvf_engine_peer *peer, const char *t
     fail_rooms(agent, text);
 }
 
+/* Nor then: after a leap of the clock alone the connections are still there. */
 void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
 {
     char why[128];
@@ -196,7 +197,8 @@ void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
                    (double)silence / (double)KVF_SECOND);
     HASH_ITER(by_name, manager->agents, agent, next)
     {
-        bury(agent, why);
+        fail_rooms(agent, why);
+        drop_held(agent);
     }
 }
 
