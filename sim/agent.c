@@ -80,26 +80,20 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
     return KVF_OK;
 }
 
-/* Fails the rooms of an agent that can't be reached any more, and no others. */
-void sim_agent_bury(sim_agent *agent, const char *why)
+/* Fails the rooms that are written to it, and no others. */
+static void fail_rooms(sim_agent *agent, const char *why)
 {
     sim_node *node = agent->node;
-    DL_DELETE(node->agents, agent);
-    node->agent_count--;
-    DL_APPEND(node->dead_agents, agent);
-    agent->dead = true;
-    sim_trace(node->world, node, "decode agent %s is gone: %s", agent->name, why);
     kvf_error error;
+    sim_trace(node->world, node, "decode agent %s is gone: %s", agent->name, why);
     kvf_error_set(&error, KVF_PEER_GONE, "decode agent %s is gone: %s", agent->name, why);
     sim_incoming *incoming;
     sim_incoming *next;
     DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
     {
         sim_sender *sender = incoming->sender;
-        if (sender == NULL) {
-            sim_incoming_free(incoming);
+        if (sender == NULL)
             continue;
-        }
         sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
                                                     .agent_name = kvf_slice_of(agent->name),
                                                     .error = &error});
@@ -112,6 +106,54 @@ void sim_agent_bury(sim_agent *agent, const char *why)
             sim_sender_feed(sender,
                             &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
     }
+}
+
+static void drop_held(sim_agent *agent)
+{
+    sim_incoming *incoming;
+    sim_incoming *next;
+    DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
+    {
+        if (incoming->sender == NULL)
+            sim_incoming_free(incoming);
+    }
+}
+
+/* It can't be reached any more. */
+void sim_agent_bury(sim_agent *agent, const char *why)
+{
+    sim_node *node = agent->node;
+    DL_DELETE(node->agents, agent);
+    node->agent_count--;
+    DL_APPEND(node->dead_agents, agent);
+    agent->dead = true;
+    fail_rooms(agent, why);
+    drop_held(agent);
+}
+
+/* While its control connection lives the agent isn't forgotten: a request of before would be news again, and what
+ * was never flushed would be acknowledged. */
+void sim_agent_transport_failed(sim_agent *agent, const char *why)
+{
+    if (agent->node->world->plant == SIM_PLANT_AGENT_FORGOTTEN)
+        sim_agent_bury(agent, why);
+    else
+        fail_rooms(agent, why);
+}
+
+/* This process was stopped for longer than any peer waits: it must not write where it did before. After a leap of the
+ * clock alone the connections are still there. */
+void sim_agents_give_up(sim_node *node)
+{
+    sim_agent *agent;
+    sim_agent *next;
+    DL_FOREACH_SAFE(node->agents, agent, next)
+    {
+        sim_agent_transport_failed(agent, "this process was stopped for too long");
+        if (!agent->dead)
+            drop_held(agent);
+    }
+    sim_agents_reap(node);
 }
 
 void sim_prefill_connection_gone(sim_node *node, uint64_t connection)

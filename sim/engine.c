@@ -332,7 +332,7 @@ void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnati
     DL_FOREACH_SAFE(node->agents, agent, next_agent)
     {
         if (is_meant(agent, decode, incarnation, inbox))
-            sim_agent_bury(agent, text);
+            sim_agent_transport_failed(agent, text);
     }
     for (;;) {
         sim_transfer *transfer;

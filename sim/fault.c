@@ -234,6 +234,7 @@ static void stop(sim_node *node)
     touch_node(node, SIM_FAULT_STOP, until);
     sim_trace(world, node, "is stopped for %.3f s", (double)(until - world->now) / 1e9);
     node->stopped = true;
+    node->stopped_at = world->now;
     sim_connections_silent(world);
     sim_task_add(world, until, end_stop, NULL, 0, node, node->incarnation, NULL, 0);
 }
@@ -244,6 +245,8 @@ static void jump(sim_node *node)
     uint64_t leap = sim_random_below(&world->random, 8 * KVF_SECOND);
     touch_node(node, SIM_FAULT_JUMP, world->now);
     node->clock_offset += leap;
+    node->resumed_at = world->now;
+    sim_node_slept(node, leap);
     sim_trace(world, node, "its clock leaps by %.3f s", (double)leap / 1e9);
 }
 
@@ -302,6 +305,19 @@ static void cut(sim_world *world)
                  prefill->incarnation, decode, decode->incarnation, NULL, 0);
 }
 
+/* The control connection and that of the letters, or only what is written over. */
+static void lose_one(sim_connection *connection)
+{
+    sim_node *prefill = connection->prefill;
+    sim_node *decode = connection->decode;
+    if (sim_random_chance(&prefill->world->random, 500)) {
+        sim_engine_peer_failed(prefill, decode, decode->incarnation, 0, "the transport was reset");
+        return;
+    }
+    sim_connection_drop(connection);
+    sim_links_break(prefill->world, prefill, decode);
+}
+
 static void lose(sim_world *world)
 {
     sim_connection *connection;
@@ -311,8 +327,7 @@ static void lose(sim_world *world)
         if (connection->number > chosen || connection->broken || !connection->prefill_open)
             continue;
         touch_pair(world, connection->prefill, connection->decode, SIM_FAULT_LOSS, world->now);
-        sim_connection_drop(connection);
-        sim_links_break(world, connection->prefill, connection->decode);
+        lose_one(connection);
         return;
     }
 }

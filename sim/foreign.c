@@ -160,6 +160,18 @@ static bool lend_pages(sim_side *receiver, uint32_t count, uint32_t *pages)
     return true;
 }
 
+/* What is on its way must not be overtaken: its epochs are smaller. */
+static bool is_quiet(const sim_world *world, uint64_t number)
+{
+    const sim_connection *connection;
+    LL_FOREACH(world->connections, connection)
+    {
+        if (connection->number == number)
+            return connection->last_arrival <= world->now;
+    }
+    return false;
+}
+
 static void ask_again(sim_sender *sender, const sim_incoming *incoming)
 {
     sim_node *node = sender->node;
@@ -172,8 +184,8 @@ static void ask_again(sim_sender *sender, const sim_incoming *incoming)
     kvf_request request = incoming->request;
     kvf_message message;
     sim_inbox *inbox = sim_inbox_find(receiver->node, incoming->request.agent_name);
-    if (inbox == NULL || count == 0 || count > SIM_ROOM_PAGES ||
-        !lend_pages(receiver, count, pages))
+    if (inbox == NULL || !is_quiet(world, incoming->agent->connection) || count == 0 ||
+        count > SIM_ROOM_PAGES || !lend_pages(receiver, count, pages))
         return;
     sim_fault_touch(instance, SIM_FAULT_LATE);
     sim_fault_meets(world, SIM_FAULT_LATE, sender->side);

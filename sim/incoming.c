@@ -65,7 +65,7 @@ void sim_incoming_free(sim_incoming *incoming)
     sim_held *held = incoming->held;
     if (incoming->stop_wanted)
         sim_letters_stopped(incoming->agent, &incoming->request);
-    if (incoming->sender != NULL && incoming->request.epoch == 0 && !node->stock)
+    if (incoming->sender != NULL && !node->stock)
         (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
     if (held != NULL) {
         leave_held(node, incoming);
@@ -293,11 +293,23 @@ void sim_incoming_refuse(sim_node *node, sim_sender *sender, uint64_t room, cons
     sim_sender_release(sender);
 }
 
+/* A kvferry agent that had its part in the room that has ended asks for another one of that id. One that had none is
+ * late for it. */
+static bool is_for_the_next(const sim_sender *ended, const sim_agent *agent,
+                            const kvf_request *request)
+{
+    return request->epoch != 0 && (of_agent(ended->incoming, agent) != NULL ||
+                                   kvf_room_memory_has(&agent->used, request->room));
+}
+
 void sim_incoming_take(sim_node *node, sim_sender *sender, sim_agent *agent,
                        const kvf_request *request)
 {
     kvf_error error;
-    if (sender != NULL && kvf_outcome_is_final(&sender->machine.outcome)) {
+    bool ended = sender != NULL && kvf_outcome_is_final(&sender->machine.outcome);
+    if (ended && is_for_the_next(sender, agent, request)) {
+        sender = NULL;
+    } else if (ended) {
         kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
                       (unsigned long long)request->room);
         sim_letters_failed(agent, request, &error);

@@ -140,7 +140,7 @@ void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_
 
 void sim_letters_stopped(sim_agent *agent, const kvf_request *request)
 {
-    if (agent->unflushed || agent->dead || agent->node->closing)
+    if (request->epoch <= agent->unflushed_epoch || agent->dead || agent->node->closing)
         return;
     sim_check_acknowledges(agent, request);
     write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");

@@ -39,11 +39,11 @@ struct sim_agent {
     uint64_t decode_inbox;
     bool direct; /* it lets us place what we write ourselves */
     bool dead;
-    bool unflushed;         /* a write to it ended without a flush */
-    uint64_t highest_epoch; /* of its requests */
-    kvf_room_memory used;   /* room ids, of a stock agent */
-    sim_link *link;         /* for letters; NULL before the first one */
-    char host[32];          /* where it listens; "" where it doesn't */
+    uint64_t unflushed_epoch; /* highest with a write that ended without a flush */
+    uint64_t highest_epoch;   /* of its requests */
+    kvf_room_memory used;     /* room ids of its requests that have ended */
+    sim_link *link;           /* for letters; NULL before the first one */
+    char host[32];            /* where it listens; "" where it doesn't */
     uint32_t transfer_count;
     sim_incoming *incoming;
     sim_agent *prev;
@@ -179,6 +179,8 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
                           sim_agent **agent, kvf_error *error);
 kvf_status sim_agent_bind(sim_incoming *incoming, kvf_error *error);
 void sim_agent_bury(sim_agent *agent, const char *why);
+void sim_agent_transport_failed(sim_agent *agent, const char *why);
+void sim_agents_give_up(sim_node *node);
 void sim_agents_reap(sim_node *node);
 void sim_agents_free(sim_node *node);
 void sim_prefill_connection_gone(sim_node *node, uint64_t connection);

@@ -297,7 +297,7 @@ void sim_connection_send(sim_connection *connection, sim_instance *instance,
     }
     cut_short(connection, instance, copy, &count);
     send_once(connection, copy, count, 0);
-    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 80))
+    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 150))
         return;
     instance->id_tainted = true;
     instance->asked_twice = true;
@@ -343,7 +343,7 @@ void sim_notify(const sim_transfer *transfer, const uint8_t *payload, size_t len
         sim_trace(world, from, "a notification to %s is cut short", to->name);
     }
     notify_once(transfer, payload, length, NULL);
-    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 80))
+    if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 150))
         return;
     instance->id_tainted = true;
     sim_fault_touch(instance, SIM_FAULT_REPEAT);

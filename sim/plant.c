@@ -33,6 +33,7 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_SOURCE_FREED_EARLY] = "source-freed-early",
     [SIM_PLANT_EPOCH_IGNORED] = "epoch-ignored",
     [SIM_PLANT_REPLAY_TAKEN] = "replay-taken",
+    [SIM_PLANT_AGENT_FORGOTTEN] = "agent-forgotten",
     [SIM_PLANT_USED_ID_TAKEN] = "used-id-taken",
 };
 

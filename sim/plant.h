@@ -36,6 +36,7 @@ typedef enum sim_plant {
     SIM_PLANT_SOURCE_FREED_EARLY,  /* a failed sender's pages are safe at once */
     SIM_PLANT_EPOCH_IGNORED,       /* notices and letters are matched by the room's id alone */
     SIM_PLANT_REPLAY_TAKEN,        /* requests with old epochs are taken */
+    SIM_PLANT_AGENT_FORGOTTEN,     /* with its transport, although its control connection lives */
     SIM_PLANT_USED_ID_TAKEN,       /* ids used before with a stock peer are taken */
     SIM_PLANTS
 } sim_plant;

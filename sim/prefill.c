@@ -158,7 +158,8 @@ void sim_sender_transfer_ended(sim_transfer *transfer, kvf_status status, const 
     kvf_error_set(&error, status, "writing to agent %s: %s", transfer->agent->name,
                   text == NULL ? "" : text);
     sender->transfer_count--;
-    transfer->agent->unflushed = transfer->agent->unflushed || !transfer->flushed;
+    if (!transfer->flushed && transfer->epoch > transfer->agent->unflushed_epoch)
+        transfer->agent->unflushed_epoch = transfer->epoch;
     uint64_t limit = sim_now(sender->node) + SIM_WAITING_TIMEOUT;
     if (sender->side != NULL && limit > sender->side->limit)
         sender->side->limit = limit; /* the machine waits anew after each chunk */

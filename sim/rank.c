@@ -189,10 +189,10 @@ static void send_put_off(sim_world *world, sim_task *task)
 static bool is_put_off(sim_rank *rank)
 {
     sim_world *world = rank->node->world;
-    if (!sim_random_chance(&world->random, 20))
+    if (!sim_random_chance(&world->random, 40))
         return false;
-    sim_task_add(world, world->now + 5 * KVF_MILLISECOND, send_put_off, rank->node,
-                 rank->node->incarnation, rank, 0, NULL, 0);
+    sim_task_add(world, world->now + sim_random_below(&world->random, 30 * KVF_MILLISECOND),
+                 send_put_off, rank->node, rank->node->incarnation, rank, 0, NULL, 0);
     return true;
 }
 

@@ -41,9 +41,9 @@ static bool may_pass_on(const sim_instance *instance)
     for (uint32_t i = 0; i < instance->receiver_count; i++)
         if (!instance->receivers[i].closed && !instance->receivers[i].lost)
             return false;
-    /* A stock process takes a request that comes twice for two: nobody can help that. */
+    /* A stock prefill takes a request that comes twice for two: nobody can help that. */
     if (must_be_refused(instance))
-        return !instance->asked_twice;
+        return !instance->asked_twice || !instance->senders[0].node->stock;
     return !is_between_stock(instance) || has_succeeded(instance);
 }
 
@@ -63,21 +63,30 @@ static void pass_on(sim_world *world, sim_instance *earlier, sim_instance *insta
     world->tally->reused_ids++;
 }
 
+static bool may_pass_on_now(sim_world *world, const sim_instance *instance)
+{
+    return may_pass_on(instance) &&
+           (!must_be_refused(instance) || sim_faulty_now(world, SIM_FAULT_USED_ID, 800));
+}
+
 static sim_instance *find_heritage(sim_world *world)
 {
     sim_instance *earlier;
     DL_FOREACH(world->instances, earlier)
     {
-        if (may_pass_on(earlier) &&
-            (!must_be_refused(earlier) || sim_faulty_now(world, SIM_FAULT_USED_ID, 500)))
+        if (may_pass_on_now(world, earlier))
             return earlier;
     }
     return NULL;
 }
 
-static void choose_id(sim_world *world, sim_instance *instance)
+/* `earlier`: the room whose id was chosen; NULL for any. */
+static void choose_id(sim_world *world, sim_instance *instance, sim_instance *earlier)
 {
-    sim_instance *earlier = sim_random_chance(&world->random, 400) ? find_heritage(world) : NULL;
+    instance->prefill_group = (uint32_t)sim_random_below(&world->random, world->prefill_groups);
+    instance->decode_group = (uint32_t)sim_random_below(&world->random, world->decode_groups);
+    if (earlier == NULL && sim_random_chance(&world->random, 400))
+        earlier = find_heritage(world);
     if (earlier != NULL)
         pass_on(world, earlier, instance);
     else
@@ -152,16 +161,23 @@ static void plan_faults(sim_world *world, sim_instance *instance)
     }
 }
 
-static void make_room(sim_world *world, sim_task *task)
+static void start_sides(sim_world *world, sim_instance *instance)
 {
-    (void)task;
+    for (uint32_t i = 0; i < instance->sender_count; i++)
+        start_side(&instance->senders[i], instance,
+                   node_of(world, true, instance->prefill_group, i));
+    for (uint32_t i = 0; i < instance->receiver_count; i++)
+        start_side(&instance->receivers[i], instance,
+                   node_of(world, false, instance->decode_group, i));
+}
+
+static void make_room(sim_world *world, sim_instance *earlier)
+{
     sim_instance *instance = calloc(1, sizeof *instance);
     if (instance == NULL)
         abort();
     instance->uid = ++world->instance_count;
-    instance->prefill_group = (uint32_t)sim_random_below(&world->random, world->prefill_groups);
-    instance->decode_group = (uint32_t)sim_random_below(&world->random, world->decode_groups);
-    choose_id(world, instance);
+    choose_id(world, instance, earlier);
     bool stock = node_of(world, true, instance->prefill_group, 0)->stock ||
                  node_of(world, false, instance->decode_group, 0)->stock;
     choose_pages(world, instance, !stock);
@@ -169,15 +185,31 @@ static void make_room(sim_world *world, sim_task *task)
     instance->receiver_count = world->decode_ranks;
     DL_PREPEND(world->instances, instance);
     world->tally->rooms++;
-    for (uint32_t i = 0; i < instance->sender_count; i++)
-        start_side(&instance->senders[i], instance,
-                   node_of(world, true, instance->prefill_group, i));
-    for (uint32_t i = 0; i < instance->receiver_count; i++)
-        start_side(&instance->receivers[i], instance,
-                   node_of(world, false, instance->decode_group, i));
+    start_sides(world, instance);
     if ((instance->faults & SIM_BIT(SIM_FAULT_USED_ID)) != 0)
         world->tally->faults[SIM_FAULT_USED_ID][KVF_BOOTSTRAPPING] += instance->receiver_count;
     plan_faults(world, instance);
+}
+
+static void any_room(sim_world *world, sim_task *task)
+{
+    (void)task;
+    make_room(world, NULL);
+}
+
+static void room_of_that_id(sim_world *world, sim_task *task)
+{
+    if (may_pass_on(task->subject))
+        make_room(world, task->subject);
+}
+
+/* Some ids come again at once. */
+void sim_router_closed(sim_instance *instance)
+{
+    sim_world *world = instance->senders[0].node->world;
+    if (world->now < world->faults_until && sim_random_chance(&world->random, 300) &&
+        may_pass_on_now(world, instance))
+        sim_task_add(world, world->now, room_of_that_id, NULL, 0, instance, 0, NULL, 0);
 }
 
 static void close_stock(sim_side *side)
@@ -206,11 +238,11 @@ void sim_router_start(sim_world *world)
 {
     uint32_t count = (uint32_t)sim_random_between(&world->random, 10, 50);
     for (uint32_t i = 0; i < count; i++)
-        sim_task_add(world, soon(world, world->faults_until), make_room, NULL, 0, NULL, 0, NULL, 0);
+        sim_task_add(world, soon(world, world->faults_until), any_room, NULL, 0, NULL, 0, NULL, 0);
     /* When everything has healed, rooms succeed again. */
     for (uint32_t i = 0; i < 6; i++)
         sim_task_add(world, world->faults_until + SIM_RECOVERY + (uint64_t)i * 50 * KVF_MILLISECOND,
-                     make_room, NULL, 0, NULL, 0, NULL, 0);
+                     any_room, NULL, 0, NULL, 0, NULL, 0);
     sim_task_add(world, world->end - (2 * SIM_HOLD_TIMEOUT), close_everything, NULL, 0, NULL, 0,
                  NULL, 0);
 }

@@ -127,6 +127,13 @@ void sim_node_continue(sim_node *node)
         push(world, task);
         task = next;
     }
+    sim_node_slept(node, world->now - node->stopped_at);
+}
+
+void sim_node_slept(sim_node *node, uint64_t silence)
+{
+    if (node->prefill && !node->stock && !node->stopped && silence > 2 * SIM_HEARTBEAT_TIMEOUT)
+        sim_agents_give_up(node);
 }
 
 bool sim_step(sim_world *world)

@@ -111,6 +111,7 @@ struct sim_node {
     bool stopped;
     uint32_t incarnation;
     uint64_t clock_offset; /* its clock runs ahead of the world's by this */
+    uint64_t stopped_at;
     uint64_t resumed_at;
     uint64_t wake_at; /* a task will look at the timers then */
     uint64_t healthy_at;
@@ -333,6 +334,8 @@ void sim_tasks_free(sim_world *world);
 uint64_t sim_now(const sim_node *node); /* the node's own clock */
 void sim_node_arm(sim_node *node);
 void sim_node_continue(sim_node *node);
+/* The node's loop looks at its clock and finds that it has stood still for so long. */
+void sim_node_slept(sim_node *node, uint64_t silence);
 __attribute__((format(printf, 3, 4))) void sim_trace(sim_world *world, const sim_node *node,
                                                      const char *format, ...);
 __attribute__((format(printf, 2, 3))) void sim_violate(sim_world *world, const char *format, ...);
@@ -391,6 +394,7 @@ bool sim_is_deceived(const sim_side *side);
 /* router.c */
 void sim_router_start(sim_world *world);
 void sim_router_end(sim_world *world);
+void sim_router_closed(sim_instance *instance); /* one side of it has been */
 
 /* fault.c */
 extern const char *const sim_fault_names[SIM_FAULTS];

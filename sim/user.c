@@ -151,6 +151,7 @@ void sim_user_close(sim_side *side)
         sim_sender_close(side->sender);
     else if (side->receiver != NULL)
         sim_receiver_close(side->receiver);
+    sim_router_closed(side->instance);
 }
 
 static void close_task(sim_world *world, sim_task *task)
