@@ -175,8 +175,8 @@ class Survivor:
         return f"{written} of {total} bytes were written; {said}"
 
     def prefill_killed(self) -> str:
-        """Stopped half-way, then killed. A stock prefill tells of no chunk before it has sent the last: NIXL 0.3.1 notifies
-        when it is asked how a transfer goes, and SGLang asks only then. So of its chunks none need have been counted."""
+        """Stopped half-way, then killed. Of a stock prefill's chunks none need have been counted: stopped at its third
+        it was seen to have notified of none."""
         prefill, decode = self.bring()
         already = _landed(decode)
         pids = family(prefill.scheduler)

@@ -66,7 +66,7 @@ class Configuration:
         return -(-tokens // self.page_size)
 
     def chunks(self, tokens: int) -> int:
-        """Of a prompt that is alone on the server and of which nothing is cached. SGLang cuts the first chunk of several
+        """Of a prompt that is alone on the server, with nothing cached. SGLang cuts the first of several chunks
         shorter than the others, by all but one token of a page."""
         if not self.chunk or tokens <= self.chunk:
             return 1
