@@ -137,6 +137,7 @@ static void give(sim_sender *sender, sim_incoming *incoming)
         sim_incoming_free(incoming);
         return;
     }
+    sender->asked = true;
     sim_incoming *earlier = of_agent(sender->incoming, incoming->agent);
     if (earlier != NULL)
         DL_DELETE(sender->incoming, earlier);
@@ -298,8 +299,9 @@ void sim_incoming_refuse(sim_node *node, sim_sender *sender, uint64_t room, cons
 static bool is_for_the_next(const sim_sender *ended, const sim_agent *agent,
                             const kvf_request *request)
 {
-    return request->epoch != 0 && (of_agent(ended->incoming, agent) != NULL ||
-                                   kvf_room_memory_has(&agent->used, request->room));
+    return request->epoch != 0 && ended->asked &&
+           (of_agent(ended->incoming, agent) != NULL ||
+            kvf_room_memory_has(&agent->used, request->room));
 }
 
 void sim_incoming_take(sim_node *node, sim_sender *sender, sim_agent *agent,

@@ -23,6 +23,7 @@ struct sim_sender {
     uint32_t transfer_count;
     uint32_t steps; /* tells a nested step */
     bool closed;
+    bool asked;   /* by some decode, for this very room */
     bool stopped; /* told to cancel: nothing may be announced any more */
     sim_sender *prev;
     sim_sender *next;
