@@ -11,7 +11,7 @@ wheel | ci)
     packages+=(dpkg-dev python3-pip) ;;
 esac
 if [ "${1:-}" = ci ]; then
-    packages+=(clang clang-format clang-tidy libclang-rt-dev llvm valgrind mandoc git util-linux)
+    packages+=(clang clang-format clang-tidy libclang-rt-dev llvm valgrind mandoc git util-linux iproute2)
 fi
 
 if ! command -v dpkg-query >/dev/null; then

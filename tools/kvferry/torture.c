@@ -23,7 +23,7 @@
 #define ABORT_LIMIT (100 * MILLISECOND)
 
 static const option_row rows[] = {
-    {"duration", "SECONDS", OPTION_COUNT, AT(duration), 1, 7 * 24 * 3600, "how long (30)"},
+    {"duration", "SECONDS", OPTION_COUNT, AT(duration), 1, 604800, "how long (30)"},
     {"seed", "N", OPTION_COUNT, AT(seed), 0, INT64_MAX - 1000000,
      "the schedule of faults follows from it (1)"},
     {"faults", "LIST", OPTION_TEXT, AT(faults), 0, 0, "with commas; see below (all)"},

@@ -291,7 +291,7 @@ static void abort_orphans(torture_run *run)
             now - room->decode_ended < orphan_age || !runs(run, TORTURE_PREFILL))
             continue;
         room->orphan_aborted = true;
-        tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)(first + i)));
+        tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)first + (json_int_t)i));
     }
 }
 
