@@ -77,7 +77,7 @@
     NUMBER(spin, TIME, 0, 0, KVF_SECOND,                                                           \
            "how long the event loop polls before it sleeps; costs a core")                         \
     NUMBER(max_rooms, COUNT, 65536, 1, 1 << 24, "open rooms of one manager")                       \
-    NUMBER(remembered_rooms, COUNT, 8192, 0, 1 << 24,                                             \
+    NUMBER(remembered_rooms, COUNT, 8192, 0, 1 << 24,                                              \
            "room ids remembered per stock peer, which can't tell a new room from an old one")      \
     NUMBER(max_waiting_letters, COUNT, 4096, 1, 1 << 20,                                           \
            "prefill: letters to one kvferry peer that wait for its connection")                    \
