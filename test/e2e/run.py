@@ -34,7 +34,8 @@ def _run_one(build: pathlib.Path, transport: str, name: str) -> bool:
 
 def main() -> int:
     build, transport = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
-    chosen = cases.SIX if sys.argv[3:] == ["--six"] else sys.argv[3:] or list(cases.CASES)
+    every = [name for name in cases.CASES if transport == "tcp" or name not in cases.TCP_ONLY]
+    chosen = cases.SIX if sys.argv[3:] == ["--six"] else sys.argv[3:] or every
     if not _can_make_namespaces():
         needing = [name for name in chosen if name in ("network cut", "full disk")]
         print(f"skipped, as it takes root and namespaces: {', '.join(needing)}")
