@@ -10,7 +10,7 @@ static sim_agent *new_agent(sim_node *node, const kvf_request *request)
         abort();
     agent->node = node;
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
-    kvf_room_memory_init(&agent->used, SIM_REMEMBERED);
+    kvf_peer_past_init(&agent->past, SIM_REMEMBERED);
     DL_APPEND(node->agents, agent);
     node->agent_count++;
     return agent;
@@ -170,7 +170,7 @@ void sim_prefill_connection_gone(sim_node *node, uint64_t connection)
 
 static void free_agent(sim_agent *agent)
 {
-    kvf_room_memory_free(&agent->used);
+    kvf_peer_past_free(&agent->past);
     free(agent->metadata);
     free(agent);
 }

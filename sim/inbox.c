@@ -274,14 +274,24 @@ void sim_inboxes_close(sim_rank *rank)
 
 /* ---- The fence ----------------------------------------------------------------------------------- */
 
+static kvf_fence_facts facts_of(const sim_inbox *inbox)
+{
+    return (kvf_fence_facts){.open = inbox->open,
+                             .shown = inbox->extended,
+                             .strict = inbox->node->strict,
+                             .direct = inbox->direct};
+}
+
 void sim_fence_begin(sim_receiver *receiver)
 {
     sim_inbox *inbox = receiver->targets[0].inbox;
-    if (inbox == NULL || !inbox->open || receiver->node->stock)
+    if (inbox == NULL || receiver->node->stock)
         return;
-    if (inbox->extended)
+    kvf_fence_facts facts = facts_of(inbox);
+    kvf_fence_step step = kvf_fence_begin_with(&facts);
+    if (step == KVF_FENCE_ASK)
         sim_rank_ask_to_stop(&receiver->targets[0]);
-    else if (receiver->node->strict)
+    else if (step == KVF_FENCE_RETIRE)
         retire(inbox);
 }
 
@@ -301,8 +311,10 @@ static bool serves_open_rooms(const sim_inbox *inbox)
 void sim_fence_end(sim_receiver *receiver)
 {
     sim_inbox *inbox = receiver->targets[0].inbox;
-    if (inbox == NULL || !inbox->open || inbox->direct || receiver->node->stock)
+    if (inbox == NULL || receiver->node->stock)
         return;
-    if ((inbox->extended || receiver->node->strict) && !serves_open_rooms(inbox))
+    kvf_fence_facts facts = facts_of(inbox);
+    facts.serves_open_rooms = serves_open_rooms(inbox);
+    if (kvf_fence_may_close(&facts))
         sim_inbox_close(inbox);
 }

@@ -66,7 +66,7 @@ void sim_incoming_free(sim_incoming *incoming)
     if (incoming->stop_wanted)
         sim_letters_stopped(incoming->agent, &incoming->request);
     if (incoming->sender != NULL && !node->stock)
-        (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
+        kvf_peer_ended(&incoming->agent->past, incoming->request.room);
     if (held != NULL) {
         leave_held(node, incoming);
         drop_held_if_empty(node, held);
@@ -301,7 +301,7 @@ static bool is_for_the_next(const sim_sender *ended, const sim_agent *agent,
 {
     return request->epoch != 0 && ended->asked &&
            (of_agent(ended->incoming, agent) != NULL ||
-            kvf_room_memory_has(&agent->used, request->room));
+            kvf_peer_has_had(&agent->past, request->room));
 }
 
 void sim_incoming_take(sim_node *node, sim_sender *sender, sim_agent *agent,

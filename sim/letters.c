@@ -140,7 +140,8 @@ void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_
 
 void sim_letters_stopped(sim_agent *agent, const kvf_request *request)
 {
-    if (request->epoch <= agent->unflushed_epoch || agent->dead || agent->node->closing)
+    if (!kvf_peer_may_acknowledge(&agent->past, request->epoch) || agent->dead ||
+        agent->node->closing)
         return;
     sim_check_acknowledges(agent, request);
     write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");
@@ -165,8 +166,7 @@ static void stop(sim_agent *agent, const kvf_letter *letter)
 {
     sim_incoming *incoming = find_incoming(agent, letter);
     kvf_error error;
-    if (letter->epoch > agent->highest_epoch)
-        agent->highest_epoch = letter->epoch;
+    kvf_peer_gives_up(&agent->past, letter->epoch);
     kvf_request request = {.room = letter->room, .epoch = letter->epoch};
     if (incoming == NULL || agent->node->world->plant == SIM_PLANT_ACK_EARLY)
         sim_letters_stopped(agent, &request);

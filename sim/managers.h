@@ -3,6 +3,8 @@
 #ifndef KVF_SIM_MANAGERS_H
 #define KVF_SIM_MANAGERS_H
 
+#include "room/fence.h"
+#include "room/peer.h"
 #include "sim/types.h"
 
 typedef struct sim_chunk {
@@ -40,11 +42,9 @@ struct sim_agent {
     uint64_t decode_inbox;
     bool direct; /* it lets us place what we write ourselves */
     bool dead;
-    uint64_t unflushed_epoch; /* highest with a write that ended without a flush */
-    uint64_t highest_epoch;   /* of its requests */
-    kvf_room_memory used;     /* room ids of its requests that have ended */
-    sim_link *link;           /* for letters; NULL before the first one */
-    char host[32];            /* where it listens; "" where it doesn't */
+    kvf_peer_past past;
+    sim_link *link; /* for letters; NULL before the first one */
+    char host[32];  /* where it listens; "" where it doesn't */
     uint32_t transfer_count;
     sim_incoming *incoming;
     sim_agent *prev;

@@ -158,8 +158,8 @@ void sim_sender_transfer_ended(sim_transfer *transfer, kvf_status status, const 
     kvf_error_set(&error, status, "writing to agent %s: %s", transfer->agent->name,
                   text == NULL ? "" : text);
     sender->transfer_count--;
-    if (!transfer->flushed && transfer->epoch > transfer->agent->unflushed_epoch)
-        transfer->agent->unflushed_epoch = transfer->epoch;
+    if (!transfer->flushed)
+        kvf_peer_unflushed(&transfer->agent->past, transfer->epoch);
     uint64_t limit = sim_now(sender->node) + SIM_WAITING_TIMEOUT;
     if (sender->side != NULL && limit > sender->side->limit)
         sender->side->limit = limit; /* the machine waits anew after each chunk */
@@ -315,26 +315,19 @@ static sim_sender *open_sender(sim_node *node, uint64_t room)
     return NULL;
 }
 
-/* A kvferry agent's requests carry growing epochs: what doesn't grow is a repetition, perhaps of a request that has
- * been given up since. A stock agent's have none; an id whose room has ended would be written to the pages
- * of that room. */
 static bool is_news(sim_agent *agent, const kvf_request *request)
 {
     const sim_node *node = agent->node;
     sim_plant plant = node->world->plant;
     if (node->stock)
         return true;
-    bool used =
-        request->epoch == 0
-            ? plant != SIM_PLANT_USED_ID_TAKEN && kvf_room_memory_has(&agent->used, request->room)
-            : plant != SIM_PLANT_REPLAY_TAKEN && request->epoch <= agent->highest_epoch;
-    if (used) {
+    kvf_news news = kvf_peer_asks(&agent->past, request->room, request->epoch);
+    if ((news == KVF_NEWS_REPEATED && plant != SIM_PLANT_REPLAY_TAKEN) ||
+        (news == KVF_NEWS_USED_ID && plant != SIM_PLANT_USED_ID_TAKEN)) {
         sim_trace(node->world, node, "room %llu: agent %s repeats an old request, or a used id",
                   (unsigned long long)request->room, agent->name);
         return false;
     }
-    if (request->epoch > agent->highest_epoch)
-        agent->highest_epoch = request->epoch;
     sim_letters_address(agent, request);
     return true;
 }

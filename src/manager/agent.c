@@ -15,7 +15,7 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
         return NULL;
     agent->manager = manager;
     kvf_letters_init(agent);
-    kvf_room_memory_init(&agent->used, (uint32_t)manager->settings.remembered_rooms);
+    kvf_peer_past_init(&agent->past, (uint32_t)manager->settings.remembered_rooms);
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
     unsigned before = HASH_CNT(by_name, manager->agents);
     HASH_ADD(by_name, manager->agents, name, strlen(agent->name), agent);
@@ -111,7 +111,7 @@ static void free_agent(kvf_agent *agent)
     kvf_binding_release(agent->binding);
     kvf_uncount(agent->manager, KVF_COUNT_PEERS, 1);
     kvf_letters_free(agent);
-    kvf_room_memory_free(&agent->used);
+    kvf_peer_past_free(&agent->past);
     free(agent->metadata);
     free(agent);
 }

@@ -4,7 +4,7 @@
 #define KVF_MANAGER_AGENT_H
 
 #include "manager/link.h"
-#include "room/memory.h"
+#include "room/peer.h"
 #include "wire/letter.h"
 
 typedef struct kvf_check kvf_check;
@@ -62,9 +62,7 @@ struct kvf_agent {
     kvf_binding *binding; /* of the latest request */
     kvf_incoming *incoming;
     unsigned deliveries;
-    uint64_t highest_epoch;   /* of its requests: none at or below it is news */
-    uint64_t unflushed_epoch; /* highest with a write that was never flushed: not acknowledged */
-    kvf_room_memory used;     /* room ids of its requests that have ended */
+    kvf_peer_past past;
     /* Letters to it, where it is kvferry. */
     kvf_link link;
     char host[KVF_HOST_MAX]; /* where it listens; "" where it doesn't */

@@ -15,8 +15,8 @@ static void end_delivery(kvf_delivery *delivery, kvf_status status)
         (void)atomic_fetch_add_explicit(&sender->room.bytes, delivery->transfer.bytes_posted,
                                         memory_order_relaxed);
     }
-    if (!delivery->transfer.flushed && delivery->incoming->request.epoch > agent->unflushed_epoch)
-        agent->unflushed_epoch = delivery->incoming->request.epoch;
+    if (!delivery->transfer.flushed)
+        kvf_peer_unflushed(&agent->past, delivery->incoming->request.epoch);
     kvf_uncount(manager, KVF_COUNT_TRANSFERS, 1);
     DL_DELETE(sender->deliveries, delivery);
     free(delivery);

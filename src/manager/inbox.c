@@ -1,4 +1,5 @@
 #include "manager/inbox.h"
+#include "room/fence.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -233,7 +234,7 @@ static void writer_exited(kvf_watch *watch)
     kvf_loop_forget(inbox->manager, inbox->exit_fd);
     (void)close(inbox->exit_fd);
     inbox->exit_fd = -1;
-    prove_all(inbox, KVF_PROOF_WRITER_EXITED);
+    prove_all(inbox, kvf_fence_proof(inbox->direct, true));
     release(inbox);
 }
 
@@ -259,8 +260,9 @@ void kvf_inbox_close(kvf_inbox *inbox)
         return;
     manager->engine->operations->close_inbox(manager->engine, inbox->engine);
     inbox->engine = NULL;
-    if (!inbox->direct)
-        prove_all(inbox, KVF_PROOF_RECEIVER_CLOSED);
+    kvf_proof proof = kvf_fence_proof(inbox->direct, false);
+    if (proof != KVF_PROOF_NONE)
+        prove_all(inbox, proof);
     else if (inbox->targets != NULL)
         await_exit(inbox);
     release(inbox);

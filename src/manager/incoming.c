@@ -70,7 +70,7 @@ void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
     if (incoming->stop_wanted && manager->engine != NULL)
         kvf_letters_stopped(incoming->agent, &incoming->request);
     if (incoming->sender != NULL)
-        (void)kvf_room_memory_add(&incoming->agent->used, incoming->request.room);
+        kvf_peer_ended(&incoming->agent->past, incoming->request.room);
     if (held != NULL) {
         leave_held(manager, incoming);
         drop_held_if_empty(manager, held);
@@ -378,7 +378,7 @@ static bool is_for_the_next(const kvf_sender *ended, const kvf_agent *agent,
 {
     return request->epoch != 0 && ended->asked &&
            (of_agent(ended->incoming, agent) != NULL ||
-            kvf_room_memory_has(&agent->used, request->room));
+            kvf_peer_has_had(&agent->past, request->room));
 }
 
 static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *agent)
@@ -409,25 +409,21 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
     kvf_sender_release(sender);
 }
 
-/* A kvferry agent's requests carry growing epochs: what doesn't grow is a repetition, perhaps of a request that has
- * been given up since. A stock agent's have none; an id whose room has ended would be written to the pages
- * of that room. */
 static bool is_news(kvf_agent *agent, const kvf_request *request, kvf_error *error)
 {
-    if (request->epoch == 0) {
-        if (!kvf_room_memory_has(&agent->used, request->room))
-            return true;
+    switch (kvf_peer_asks(&agent->past, request->room, request->epoch)) {
+    case KVF_NEWS:
+        return true;
+    case KVF_NEWS_REPEATED:
+        kvf_error_set(error, KVF_PROTOCOL, "agent %s repeats an old request for room %llu",
+                      agent->name, (unsigned long long)request->room);
+        return false;
+    case KVF_NEWS_USED_ID:
         kvf_error_set(error, KVF_BUSY, "room %llu of agent %s has ended, and its id can't be told",
                       (unsigned long long)request->room, agent->name);
         return false;
     }
-    if (request->epoch <= agent->highest_epoch) {
-        kvf_error_set(error, KVF_PROTOCOL, "agent %s repeats an old request for room %llu",
-                      agent->name, (unsigned long long)request->room);
-        return false;
-    }
-    agent->highest_epoch = request->epoch;
-    return true;
+    return false;
 }
 
 /* As a stock prefill reads it. */

@@ -160,7 +160,7 @@ void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_
 
 void kvf_letters_stopped(kvf_agent *agent, const kvf_request *request)
 {
-    if (request->epoch > agent->unflushed_epoch)
+    if (kvf_peer_may_acknowledge(&agent->past, request->epoch))
         (void)write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "", no_body);
 }
 
@@ -192,8 +192,7 @@ static void stop(kvf_agent *agent, const kvf_letter *letter)
     kvf_manager *manager = agent->manager;
     kvf_incoming *incoming = find_incoming(agent, letter);
     kvf_error error;
-    if (letter->epoch > agent->highest_epoch)
-        agent->highest_epoch = letter->epoch;
+    kvf_peer_gives_up(&agent->past, letter->epoch);
     if (incoming == NULL) {
         kvf_letters_stopped(agent, &(kvf_request){.room = letter->room, .epoch = letter->epoch});
         return;
