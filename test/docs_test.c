@@ -117,7 +117,7 @@ static void failures_name_what_exists(void **state)
     char *failures = read_file(ROOT "docs/failures.md");
     char *header = read_file(ROOT "include/kvferry/kvferry.h");
     assert_true(each_match(failures, "KVF_[A-Z_]+", must_be_in, header) > 20);
-    assert_true(each_match(failures, "(test|src)/[a-z_/]+\\.(c|sh)", must_exist, NULL) > 20);
+    assert_true(each_match(failures, "(test|src)/[a-z0-9_/]+\\.(c|sh|py)", must_exist, NULL) > 20);
     free(header);
     free(failures);
 }

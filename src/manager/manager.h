@@ -183,10 +183,10 @@ typedef struct kvf_registration {
 struct kvf_manager {
     /* Constant while the loop runs. */
     kvf_role role;
+    kvf_flavour flavour;
     kvf_settings settings;
     kvf_pool pool;
     const kvf_profile *profile;
-    kvf_flavour flavour;
     kvf_room_timeouts timeouts;
     kvf_lookup_policy server_policy;
     kvf_lookup_policy rank_policy;
@@ -220,6 +220,7 @@ struct kvf_manager {
     kvf_call *taken_calls; /* taken from the queue, not run yet */
     bool pull_busy;
     bool client_busy;
+    bool reap_receivers; /* some of the fencing are over */
     kvf_registration registration;
     uint64_t now;
     uint64_t last_turn; /* when the loop last looked at the clock after a sleep */
@@ -236,7 +237,6 @@ struct kvf_manager {
     kvf_rank *ranks;       /* by address, group and rank */
     kvf_inbox *inboxes;    /* by agent name */
     kvf_receiver *fencing; /* closed, but a write to their pages may still come */
-    bool reap_receivers;   /* some of them are over */
     /* both */
     kvf_link *busy_links;
     kvf_work *work; /* whose turn it is, first */
