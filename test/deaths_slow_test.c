@@ -346,7 +346,10 @@ static void expect_success(worker *prefill, worker *decode, room_state prefill_s
         fail_msg("room %llu without the victim failed: %s%s", (unsigned long long)room,
                  decode_states[room].text, prefill_states[room].text);
     (void)fprintf(decode->orders, "check %llu\n", (unsigned long long)room);
-    assert_true(next_report(decode, line));
+    /* A room that has failed may be reported once more, when its pages are given back. */
+    do
+        assert_true(next_report(decode, line));
+    while (strncmp(line, "check", strlen("check")) != 0);
     assert_string_equal(line, "check right");
 }
 

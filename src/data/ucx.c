@@ -121,7 +121,7 @@ static void ucx_close(kvf_engine *base)
     if (engine->own.worker != NULL)
         destroy = kvf_ucx_close_endpoints(engine) || may_destroy_unconnected();
     kvf_ucx_close_inboxes(engine);
-    if (!destroy)
+    if (!destroy || engine->inboxes != NULL)
         return; /* leaks the engine, and the process lives */
     kvf_ucx_forget_closing(engine);
     kvf_ucx_close_worker(&engine->own);

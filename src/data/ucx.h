@@ -32,6 +32,7 @@ struct kvf_engine_inbox {
     size_t address_length;
     bool packed;
     bool direct;
+    bool parked; /* closed, and left alone: its worker can't be destroyed */
     int descriptor;
     void *user;
     void (*notified)(void *user, kvf_slice payload);
@@ -85,7 +86,7 @@ void kvf_ucx_close_worker(kvf_engine_inbox *inbox);
 unsigned kvf_ucx_progress_workers(kvf_ucx *engine);
 /* Asks all descriptors to tell; false when something has happened already. */
 bool kvf_ucx_arm_workers(kvf_ucx *engine);
-void kvf_ucx_close_inboxes(kvf_ucx *engine);
+void kvf_ucx_close_inboxes(kvf_ucx *engine); /* parked ones stay in the list */
 /* What the context's transports are. */
 kvf_ucx_offer kvf_ucx_read_offer(ucp_context_h context);
 
