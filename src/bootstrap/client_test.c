@@ -695,7 +695,8 @@ static void test_connect_timeout(void **state)
     (void)snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(name.sin_port));
     kvf_bootstrap_client *client = open_client(&settings);
     uint64_t start = kvf_clock_now();
-    expect_outcome(topology(client, address), KVF_BOOTSTRAP_FAILED, "Timeout");
+    /* curl says "Timeout was reached" or "Connection timeout after", as its own clock has it. */
+    expect_outcome(topology(client, address), KVF_BOOTSTRAP_FAILED, "imeout");
     assert_in_range((kvf_clock_now() - start) / KVF_MILLISECOND, 250, 5000);
     kvf_bootstrap_client_close(client);
     for (size_t i = 0; i < 8; i++)
