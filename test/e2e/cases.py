@@ -103,6 +103,8 @@ def _stop(four: Four, victim: str, phase: str) -> str | None:
         _others_go_on(four, victim)
         if notice is None:  # nobody has told yet that the peer counts as lost
             survivor.until("the peer is lost", lambda counters: counters["peers_lost"] >= 1, NOTICED)
+    if phase == "after":  # a room that it begins before it has seen that goes down with the old connection
+        stopping.until("it sees that it was given up", lambda counters: counters["peers_lost"] >= 1, NOTICED)
     if phase != "after" and not (victim, phase) == ("prefill", "before"):
         stopping.failed(1, (*GONE, "peer failed"))  # it ends on the side that was stopped as well
         stopping.settled(1)
