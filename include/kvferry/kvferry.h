@@ -206,9 +206,8 @@ typedef enum kvf_poll {
  * for a while: a write is under way, or was asked for and can't be called back at once. It ends as one of
  * the other two, within the setting fence_timeout, and that is a second event of the room. */
 typedef enum kvf_safety {
-    KVF_PAGES_IN_USE =
-        0, /* the room is open, or has failed and its writes are not known to be over */
-    KVF_PAGES_SAFE = 1, /* nothing can touch them any more; kvf_proof says how that is known */
+    KVF_PAGES_IN_USE = 0, /* the room is open, or failed and its writes aren't known to be over */
+    KVF_PAGES_SAFE = 1,   /* nothing can touch them any more; kvf_proof says how that is known */
     /* Only the deadline passed: on decode bytes may still land in the pages, on prefill the transport
      * may still read them. Better not to reuse them where that can be avoided. */
     KVF_PAGES_RELEASED = 2
@@ -221,9 +220,8 @@ typedef enum kvf_proof {
     KVF_PROOF_COMPLETED = 2,       /* all that was asked for has arrived, or has been written */
     KVF_PROOF_ACKNOWLEDGED = 3,    /* the writer has stopped, flushed, and said so */
     KVF_PROOF_RECEIVER_CLOSED = 4, /* what the writer wrote to is closed, and it had no other way */
-    KVF_PROOF_WRITER_EXITED =
-        5, /* same host: the writing process is gone, and so is its way here */
-    KVF_PROOF_TRANSPORT_DONE = 6 /* sender: the transport has finished with the source pages */
+    KVF_PROOF_WRITER_EXITED = 5,   /* same host: the writing process is gone, and its way here */
+    KVF_PROOF_TRANSPORT_DONE = 6   /* sender: the transport has finished with the source pages */
 } kvf_proof;
 
 /* The proof's name without its prefix, e.g. "acknowledged". Never NULL. Static storage. */
@@ -377,8 +375,8 @@ KVF_PUBLIC kvf_status kvf_receiver_status(const kvf_receiver *receiver);
 KVF_PUBLIC kvf_safety kvf_receiver_safety(const kvf_receiver *receiver);
 KVF_PUBLIC const char *kvf_receiver_failure_text(const kvf_receiver *receiver);
 KVF_PUBLIC kvf_proof kvf_receiver_proof(const kvf_receiver *receiver);
-KVF_PUBLIC const uint8_t *
-kvf_receiver_view(const kvf_receiver *receiver); /* as kvf_sender_view() */
+/* These two as kvf_sender_view() and kvf_sender_wait(). */
+KVF_PUBLIC const uint8_t *kvf_receiver_view(const kvf_receiver *receiver);
 KVF_PUBLIC kvf_safety kvf_receiver_wait(kvf_receiver *receiver, int timeout_ms);
 KVF_PUBLIC void kvf_receiver_close(kvf_receiver *receiver);
 

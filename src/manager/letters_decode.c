@@ -6,12 +6,13 @@
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
                        bool *put_off)
 {
+    char plain[KVF_LETTER_TEXT_MAX];
     kvf_letter letter = {.kind = kind,
                          .status = reason == NULL ? KVF_OK : reason->status,
                          .room = target->receiver->room.id,
                          .epoch = target->key,
                          .agent_name = kvf_slice_of(target->inbox->agent_name),
-                         .text = kvf_slice_of(reason == NULL ? "" : reason->text),
+                         .text = kvf_letter_text(reason == NULL ? "" : reason->text, plain),
                          .body = body};
     uint8_t head[KVF_LETTER_HEAD];
     kvf_slice frames[KVF_LETTER_FRAMES];
@@ -25,9 +26,9 @@ static void room_failed(kvf_target *target, const kvf_letter *letter)
 {
     const kvf_rank *rank = target->rank;
     kvf_error error;
-    kvf_error_set(&error, KVF_PEER_FAILED, "prefill rank %u of %.*s: %s: %.*s", rank->tp_rank,
-                  (int)rank->address_length, rank->key, kvf_status_name(letter->status),
+    kvf_error_set(&error, KVF_PEER_FAILED, "%s: %.*s", kvf_status_name(letter->status),
                   (int)letter->text.length, (const char *)letter->text.data);
+    kvf_rank_prefix(rank, &error);
     kvf_suspect_old_ucx(rank->manager, letter->status, &error);
     kvf_receiver_fail(target->receiver, &error);
 }

@@ -133,18 +133,14 @@ static bool write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_reque
                          kvf_status status, const char *text, kvf_slice body)
 {
     char plain[KVF_LETTER_TEXT_MAX];
-    size_t length = 0;
     if (request->epoch == 0 || agent->dead || agent->host[0] == '\0' || agent->port == 0)
         return false;
-    /* Texts of the operating system may hold anything; a letter holds printable ASCII. */
-    for (; text[length] != '\0' && length < sizeof plain; length++)
-        plain[length] = text[length] >= ' ' && text[length] <= '~' ? text[length] : '?';
     kvf_letter letter = {.kind = kind,
                          .status = status,
                          .room = request->room,
                          .epoch = request->epoch,
                          .agent_name = kvf_slice_of(agent->name),
-                         .text = {(const uint8_t *)plain, length},
+                         .text = kvf_letter_text(text, plain),
                          .body = body};
     if (agent->connected && agent->letters == NULL && send_letter(agent, &letter))
         return true;
@@ -187,10 +183,9 @@ static kvf_incoming *find_incoming(const kvf_agent *agent, const kvf_letter *let
 
 /* Answered when the request is freed: then nothing of it is under way. One that hasn't come can't any more,
  * and one that is gone has ended. */
-static void stop(kvf_agent *agent, const kvf_letter *letter)
+static void stop(kvf_agent *agent, kvf_incoming *incoming, const kvf_letter *letter)
 {
     kvf_manager *manager = agent->manager;
-    kvf_incoming *incoming = find_incoming(agent, letter);
     kvf_error error;
     kvf_peer_gives_up(&agent->past, letter->epoch);
     if (incoming == NULL) {
@@ -233,7 +228,7 @@ void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice
     }
     kvf_incoming *incoming = find_incoming(agent, &letter);
     if (letter.kind == KVF_LETTER_ABORT)
-        stop(agent, &letter);
+        stop(agent, incoming, &letter);
     else if (letter.kind != KVF_LETTER_VERDICT && letter.kind != KVF_LETTER_WANT_PAGES)
         kvf_drop_message(manager, "a letter of no kind this side takes");
     else if (incoming == NULL)

@@ -261,6 +261,7 @@ void kvf_call_queue(kvf_call *call); /* the manager's lock must be held */
 kvf_call *kvf_calls_take(kvf_manager *manager);
 void kvf_wake(kvf_manager *manager);
 int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity);
+kvf_proof kvf_room_proof(const kvf_room *room);
 kvf_safety kvf_room_wait(kvf_room *room, int timeout_ms);
 void kvf_room_abort(kvf_room *room);
 void kvf_room_close(kvf_room *room);
@@ -355,6 +356,8 @@ void kvf_rank_request(kvf_target *target);
 /* What is missing, if a room waits for a server or a rank; NULL otherwise. */
 const kvf_error *kvf_rank_problem(const kvf_receiver *receiver);
 bool kvf_rank_is_extended(const kvf_rank *rank);
+/* Puts "prefill rank 0 of 10.0.0.1:8998: " in front of what has to do with it. */
+void kvf_rank_prefix(const kvf_rank *rank, kvf_error *error);
 void kvf_ranks_free(kvf_manager *manager);
 
 /* fence.c: proving that nobody writes to a failed room's pages any more */
@@ -362,7 +365,7 @@ void kvf_fence_begin(kvf_receiver *receiver);
 /* The deadline is about to pass: what can still be done. */
 void kvf_fence_end(kvf_receiver *receiver);
 
-/* letters.c: what kvferry peers tell each other */
+/* letters_decode.c: what kvferry peers tell each other */
 void kvf_letters_message(void *manager, uint64_t connection, const kvf_slice *frames, size_t count);
 
 /* verify_decode.c: checking what has arrived against the source's sums */

@@ -61,7 +61,7 @@ static void forget_process(kvf_rank *rank)
 {
     if (rank->process.exit_fd >= 0)
         (void)close(rank->process.exit_fd);
-    rank->process = (kvf_peer_process){.local = false, .exit_fd = -1};
+    rank->process = (kvf_peer_process){.exit_fd = -1};
 }
 
 static void connected(kvf_link *link)
@@ -337,6 +337,12 @@ void kvf_rank_leave(kvf_target *target)
 bool kvf_rank_is_extended(const kvf_rank *rank)
 {
     return rank->where.extended && rank->manager->settings.extensions != 0;
+}
+
+void kvf_rank_prefix(const kvf_rank *rank, kvf_error *error)
+{
+    kvf_error_prefix(error, "prefill rank %u of %.*s", rank->tp_rank, (int)rank->address_length,
+                     rank->key);
 }
 
 const kvf_error *kvf_rank_problem(const kvf_receiver *receiver)

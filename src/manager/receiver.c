@@ -124,9 +124,7 @@ kvf_safety kvf_receiver_safety(const kvf_receiver *receiver)
 
 kvf_proof kvf_receiver_proof(const kvf_receiver *receiver)
 {
-    bool safe = kvf_receiver_safety(receiver) == KVF_PAGES_SAFE;
-    return safe ? (kvf_proof)atomic_load_explicit(&receiver->room.proof, memory_order_relaxed)
-                : KVF_PROOF_NONE;
+    return kvf_room_proof(&receiver->room);
 }
 
 const uint8_t *kvf_receiver_view(const kvf_receiver *receiver)

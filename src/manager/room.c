@@ -231,6 +231,14 @@ static bool is_settled(const kvf_room *room)
            published_safety(room) != KVF_PAGES_IN_USE;
 }
 
+/* The proof was stored before the safety that it belongs to. */
+kvf_proof kvf_room_proof(const kvf_room *room)
+{
+    if (published_safety(room) != KVF_PAGES_SAFE)
+        return KVF_PROOF_NONE;
+    return (kvf_proof)atomic_load_explicit(&room->proof, memory_order_relaxed);
+}
+
 kvf_safety kvf_room_wait(kvf_room *room, int timeout_ms)
 {
     kvf_manager *manager = room->manager;

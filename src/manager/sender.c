@@ -147,9 +147,7 @@ kvf_safety kvf_sender_safety(const kvf_sender *sender)
 
 kvf_proof kvf_sender_proof(const kvf_sender *sender)
 {
-    bool safe = kvf_sender_safety(sender) == KVF_PAGES_SAFE;
-    return safe ? (kvf_proof)atomic_load_explicit(&sender->room.proof, memory_order_relaxed)
-                : KVF_PROOF_NONE;
+    return kvf_room_proof(&sender->room);
 }
 
 const uint8_t *kvf_sender_view(const kvf_sender *sender)

@@ -70,6 +70,11 @@ static const kvf_pool *pool_of(const kvf_checking *checking)
     return &manager_of(checking)->pool;
 }
 
+static const kvf_rank *rank_of(const kvf_checking *checking)
+{
+    return checking->receiver->targets[0].rank;
+}
+
 /* A room of n pages has at most n chunks, an empty room one. */
 static uint32_t chunk_limit(const kvf_receiver *receiver)
 {
@@ -79,14 +84,6 @@ static uint32_t chunk_limit(const kvf_receiver *receiver)
 static bool has_arrived(const kvf_checking *checking, uint32_t chunk)
 {
     return (checking->arrived[chunk / 8] >> (chunk % 8) & 1) != 0;
-}
-
-/* "prefill rank 0 of 10.0.0.1:8998" */
-static void name_prefill(const kvf_checking *checking, kvf_error *error)
-{
-    const kvf_rank *rank = checking->receiver->targets[0].rank;
-    kvf_error_prefix(error, "prefill rank %u of %.*s", rank->tp_rank, (int)rank->address_length,
-                     rank->key);
 }
 
 /* ---- Whether ------------------------------------------------------------------------------------- */
@@ -138,7 +135,7 @@ bool kvf_checking_has_passed(const kvf_receiver *receiver)
 static void distrust(kvf_checking *checking, kvf_error *error)
 {
     checking->distrusted = true;
-    name_prefill(checking, error);
+    kvf_rank_prefix(rank_of(checking), error);
     kvf_receiver_fail(checking->receiver, error);
 }
 
@@ -152,7 +149,7 @@ static void fail_page(kvf_checking *checking, uint64_t source, uint64_t own)
                   "from 0; in chunk %u): sum 0x%016llx at the source, 0x%016llx here",
                   checking->item, receiver->expect->pages[position], position, checking->passed,
                   (unsigned long long)source, (unsigned long long)own);
-    name_prefill(checking, &error);
+    kvf_rank_prefix(rank_of(checking), &error);
     kvf_receiver_fail(checking->receiver, &error);
 }
 
@@ -165,7 +162,7 @@ static void fail_aux(kvf_checking *checking, uint64_t source, uint64_t own)
                   checking->item - pool_of(checking)->buffer_count,
                   checking->receiver->expect->aux_slot, (unsigned long long)source,
                   (unsigned long long)own);
-    name_prefill(checking, &error);
+    kvf_rank_prefix(rank_of(checking), &error);
     kvf_receiver_fail(checking->receiver, &error);
 }
 
@@ -178,7 +175,7 @@ static void fail_unlocated(kvf_checking *checking)
                   "have changed meanwhile",
                   checking->item, checking->passed, (unsigned long long)checking->source_sum,
                   (unsigned long long)checking->own_sum);
-    name_prefill(checking, &error);
+    kvf_rank_prefix(rank_of(checking), &error);
     kvf_receiver_fail(checking->receiver, &error);
 }
 
@@ -411,7 +408,7 @@ static void unverifiable(kvf_checking *checking, kvf_slice why)
     kvf_error error;
     kvf_error_set(&error, KVF_UNSUPPORTED, "the room can't be verified: %.*s", (int)why.length,
                   (const char *)why.data);
-    name_prefill(checking, &error);
+    kvf_rank_prefix(rank_of(checking), &error);
     if (receiver->verify == KVF_VERIFY_REQUIRED) {
         kvf_receiver_fail(receiver, &error);
         return;
@@ -565,7 +562,7 @@ bool kvf_checking_problem(const kvf_receiver *receiver, kvf_error *error)
                   "chunk %u has arrived, but %s for checking it did not come within "
                   "waiting_timeout",
                   checking->passed, lacks_sums ? "its sums" : "the page sums");
-    name_prefill(checking, error);
+    kvf_rank_prefix(rank_of(checking), error);
     return true;
 }
 

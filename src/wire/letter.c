@@ -4,6 +4,14 @@
 
 #define MAGIC "KVFERRY1"
 
+kvf_slice kvf_letter_text(const char *text, char plain[KVF_LETTER_TEXT_MAX])
+{
+    size_t length = 0;
+    for (; text[length] != '\0' && length < KVF_LETTER_TEXT_MAX; length++)
+        plain[length] = text[length] >= ' ' && text[length] <= '~' ? text[length] : '?';
+    return (kvf_slice){(const uint8_t *)plain, length};
+}
+
 void kvf_letter_encode(const kvf_letter *letter, uint8_t head[KVF_LETTER_HEAD],
                        kvf_slice frames[KVF_LETTER_FRAMES])
 {

@@ -34,6 +34,10 @@ typedef struct kvf_letter {
     kvf_slice body;
 } kvf_letter;
 
+/* A text as a letter may hold it: cut to KVF_LETTER_TEXT_MAX, '?' for what isn't printable ASCII, which texts of
+ * the operating system may hold. The slice points into `plain`. */
+kvf_slice kvf_letter_text(const char *text, char plain[KVF_LETTER_TEXT_MAX]);
+
 /* Frames point at the letter's slices and into `head`, which must outlive them. */
 void kvf_letter_encode(const kvf_letter *letter, uint8_t head[KVF_LETTER_HEAD],
                        kvf_slice frames[KVF_LETTER_FRAMES]);

@@ -113,6 +113,29 @@ static void damaged_letters_are_refused(void **state)
     assert_int_equal(kvf_letter_decode(frames, KVF_LETTER_FRAMES, &again, &error), KVF_PROTOCOL);
 }
 
+/* Or the peer would refuse the letter, and with it what the letter was about. */
+static void any_text_is_made_fit_for_a_letter(void **state)
+{
+    (void)state;
+    char plain[KVF_LETTER_TEXT_MAX];
+    char anything[2 * KVF_LETTER_TEXT_MAX];
+    test_random random = test_random_start();
+    assert_true(kvf_slice_equal(kvf_letter_text("caf\xc3\xa9\n", plain), kvf_slice_of("caf???")));
+    assert_int_equal(kvf_letter_text("", plain).length, 0);
+    for (int round = 0; round < 300; round++) {
+        uint8_t head[KVF_LETTER_HEAD];
+        kvf_slice frames[KVF_LETTER_FRAMES];
+        kvf_letter letter = abort_letter;
+        kvf_letter again;
+        test_random_fill(&random, (uint8_t *)anything, sizeof anything - 1, false);
+        anything[sizeof anything - 1] = '\0';
+        letter.agent_name = kvf_slice_of("decode");
+        letter.text = kvf_letter_text(anything, plain);
+        kvf_letter_encode(&letter, head, frames);
+        assert_int_equal(kvf_letter_decode(frames, KVF_LETTER_FRAMES, &again, NULL), KVF_OK);
+    }
+}
+
 static void odd_numbers_are_refused_or_made_plain(void **state)
 {
     (void)state;
@@ -143,6 +166,7 @@ int main(void)
         cmocka_unit_test(the_bytes_are_the_documented_ones),
         cmocka_unit_test(random_letters_survive_round_trip_and_damage),
         cmocka_unit_test(damaged_letters_are_refused),
+        cmocka_unit_test(any_text_is_made_fit_for_a_letter),
         cmocka_unit_test(odd_numbers_are_refused_or_made_plain),
     };
     return cmocka_run_group_tests_name("wire/letter", tests, NULL, NULL);
