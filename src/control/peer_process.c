@@ -169,11 +169,11 @@ static int hold_process(uint64_t inode)
 
 kvf_peer_process kvf_peer_process_find(int socket)
 {
-    kvf_peer_process process = {.local = false, .exit_fd = -1};
-    uint64_t inode = socket < 0 ? 0 : other_inode(socket);
-    if (inode == 0)
-        return process;
-    process.local = true;
-    process.exit_fd = hold_process(inode);
-    return process;
+    return (kvf_peer_process){.inode = socket < 0 ? 0 : other_inode(socket), .exit_fd = -1};
+}
+
+void kvf_peer_process_hold(kvf_peer_process *process)
+{
+    if (process->inode != 0 && process->exit_fd < 0)
+        process->exit_fd = hold_process(process->inode);
 }

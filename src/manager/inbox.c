@@ -44,7 +44,7 @@ static unsigned reach_of(const kvf_rank *rank)
 {
     const kvf_settings *settings = &rank->manager->settings;
     unsigned reach = 0;
-    if (!rank->process.local && settings->same_host == 0)
+    if (rank->process.inode == 0 && settings->same_host == 0)
         reach |= KVF_REACH_NETWORK;
     if (kvf_rank_is_extended(rank))
         return reach;
@@ -160,6 +160,8 @@ kvf_inbox *kvf_inbox_of(kvf_rank *rank, kvf_error *error)
         operations->open_inbox(rank->manager->engine, &options, &inbox->engine, error);
     if (status == KVF_OK) {
         inbox->direct = operations->inbox_is_direct(inbox->engine);
+        if (inbox->direct) /* then only the end of the writing process is a fence */
+            kvf_peer_process_hold(&rank->process);
         status = build_metadata(inbox, error);
     }
     if (status != KVF_OK) {

@@ -29,8 +29,8 @@ struct kvf_rank {
     /* It has said itself that it is kvferry. Without that, peer_extensions=assume may be wrong: what a stock rank
      * would mind isn't sent, and what it answers counts. */
     bool shown;
+    bool connect; /* open the link when no callback of it is running */
     kvf_link link;
-    bool connect;             /* open the link when no callback of it is running */
     kvf_peer_process process; /* who is at its other end */
     kvf_inbox *inbox;         /* what requests name; NULL until the first one */
     kvf_room_memory used;     /* room ids; of a stock rank, since it was connected */
