@@ -139,12 +139,14 @@ class Survivor:
         return f"{self.kinds['prefill']} -> {self.kinds['decode']}"
 
     def bring(self) -> tuple[Server, Server]:
-        """Both servers; a new prefill server of kvferry's will stall once."""
+        """Both servers; a new prefill server of kvferry's will stall once. Out of the cache a prompt that was asked
+        before would come in one chunk."""
         stall = STALL if self.kinds["prefill"] == "kvferry" else {}
         of_prefill = self.environments["prefill"] | stall
         self.scene.bring_pair(
             self.kinds["prefill"], self.kinds["decode"], PAGE_16, of_prefill, self.environments["decode"]
         )
+        self.scene.running["prefill"].flush_cache()
         return self.scene.running["prefill"], self.scene.running["decode"]
 
     def check_right(self) -> None:
@@ -249,14 +251,20 @@ def _both_ended(scene: Scene, number: int) -> tuple[Ended, Ended]:
 
 
 class Stock:
-    """The same faults where both sides are stock. Nothing is demanded, only told."""
+    """The same faults where both sides are stock. Nothing is demanded, only told. Each has servers of its own: those
+    of the one before may be stuck."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
 
+    def _bring(self) -> None:
+        for role in ("prefill", "decode"):
+            self.scene.stop(role)
+        self.scene.bring_pair("stock", "stock", PAGE_16)
+
     def _in_transfer(self) -> Both:
         """A request of which the prefill server has begun to compute the chunks."""
-        self.scene.bring_pair("stock", "stock", PAGE_16)
+        self._bring()
         prefill = self.scene.running["prefill"]
         prefill.mark_log()
         request = Both(self.scene, PROMPT)
@@ -286,7 +294,7 @@ class Stock:
         return self._watch("decode", request)
 
     def bootstrap_silent(self) -> str:
-        self.scene.bring_pair("stock", "stock", PAGE_16)
+        self._bring()
         with closing(socket.create_server(("127.0.0.1", 0))) as silent:
             said = self._watch("decode", Both(self.scene, PROMPT, bootstrap_port=silent.getsockname()[1]))
             ended = Both(self.scene, PROMPT, seconds=STOCK_BOUND).ended("decode")
