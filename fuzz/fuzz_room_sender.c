@@ -8,6 +8,8 @@
 
 enum { REQUESTS_MAX = 256 };
 
+static const char *const names[] = {"decode-a", "decode-b", "decode-c", "decode-d"};
+
 static void require(bool truth)
 {
     if (!truth)
@@ -31,7 +33,6 @@ typedef struct stage {
 static const kvf_request *make_request(stage *stage, const kvf_profile *profile,
                                        const uint8_t *data)
 {
-    static const char *const names[] = {"decode-a", "decode-b", "decode-c", "decode-d"};
     size_t index = stage->request_count++;
     uint8_t *pages = stage->pages[index];
     memset(pages, data[3], sizeof stage->pages[index]);
@@ -64,7 +65,7 @@ static void check_actions(const kvf_sender_machine *machine, const kvf_actions *
         require(machine->destination_count == machine->required);
         stage->posted += action->chunk_count;
         for (uint32_t j = 0; j < machine->destination_count; j++)
-            if (!kvf_request_is_dummy(machine->destinations[j]))
+            if (!kvf_request_is_dummy(machine->destinations[j].request))
                 stage->writes_open += action->chunk_count;
     }
     require(published <= 1);
@@ -101,8 +102,7 @@ static void step(kvf_sender_machine *machine, stage *stage, const kvf_profile *p
     kvf_error_set(&error, KVF_TRANSPORT, "a write failed");
     kvf_sender_event event = {.kind = (kvf_sender_event_kind)(data[0] % (KVF_SENDER_TIMER + 1)),
                               .page_count = data[1] & 15,
-                              .agent_name =
-                                  kvf_slice_of((data[1] & 1) != 0 ? "decode-a" : "decode-b"),
+                              .agent_name = kvf_slice_of(names[data[1] & 3]),
                               .error = &error};
     if (event.kind == KVF_SENDER_REQUESTED)
         event.request = make_request(stage, profile, data);

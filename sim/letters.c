@@ -181,9 +181,14 @@ static void stop(sim_agent *agent, const kvf_letter *letter)
     sender->side->peer_status = letter->status;
     kvf_error_set(&error, KVF_PEER_FAILED, "decode agent %s gave the room up: %.*s", agent->name,
                   (int)letter->text.length, (const char *)letter->text.data);
-    sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
-                                                .agent_name = kvf_slice_of(agent->name),
-                                                .error = &error});
+    bool meant =
+        sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                    .agent_name = kvf_slice_of(agent->name),
+                                                    .error = &error});
+    if (!meant && !kvf_outcome_is_final(&sender->machine.outcome) && incoming->stop_wanted) {
+        incoming->stop_wanted = false; /* it has all, and the room only waits for others */
+        sim_letters_stopped(agent, &request);
+    }
     sim_sender_release(sender);
 }
 

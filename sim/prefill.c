@@ -164,9 +164,11 @@ void sim_sender_transfer_ended(sim_transfer *transfer, kvf_status status, const 
     if (sender->side != NULL && limit > sender->side->limit)
         sender->side->limit = limit; /* the machine waits anew after each chunk */
     if (status != KVF_ABORTED)
-        sim_sender_feed(sender, &(kvf_sender_event){.kind = status == KVF_OK ? KVF_SENDER_WRITTEN
-                                                                             : KVF_SENDER_FAILED,
-                                                    .error = &error});
+        sim_sender_feed(
+            sender,
+            &(kvf_sender_event){.kind = status == KVF_OK ? KVF_SENDER_WRITTEN : KVF_SENDER_FAILED,
+                                .agent_name = kvf_slice_of(transfer->agent->name),
+                                .error = &error});
     sim_sender_release(sender);
 }
 

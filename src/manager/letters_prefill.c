@@ -205,9 +205,14 @@ static void stop(kvf_agent *agent, kvf_incoming *incoming, const kvf_letter *let
     kvf_error_set(&error, KVF_PEER_FAILED, "decode agent %s gave the room up: %.*s", agent->name,
                   (int)letter->text.length, (const char *)letter->text.data);
     kvf_suspect_old_ucx(manager, letter->status, &error);
-    kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
-                                                .agent_name = kvf_slice_of(agent->name),
-                                                .error = &error});
+    bool meant =
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                    .agent_name = kvf_slice_of(agent->name),
+                                                    .error = &error});
+    if (!meant && !kvf_outcome_is_final(&sender->machine.outcome)) {
+        incoming->stop_wanted = false; /* it has all, and the room only waits for others */
+        kvf_letters_stopped(agent, &incoming->request);
+    }
     kvf_sender_release(sender);
 }
 

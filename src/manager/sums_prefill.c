@@ -262,11 +262,18 @@ void kvf_sums_resume(const kvf_agent *agent)
 
 /* ---- Counting ------------------------------------------------------------------------------------ */
 
+static void written(const kvf_incoming *incoming)
+{
+    kvf_sender_feed(incoming->sender,
+                    &(kvf_sender_event){.kind = KVF_SENDER_WRITTEN,
+                                        .agent_name = incoming->request.agent_name});
+}
+
 static void count(kvf_check *check)
 {
     uint32_t both = check->delivered < check->verified ? check->delivered : check->verified;
     for (; check->counted < both; check->counted++)
-        kvf_sender_feed(check->incoming->sender, &(kvf_sender_event){.kind = KVF_SENDER_WRITTEN});
+        written(check->incoming);
 }
 
 static void answer(kvf_check *check);
@@ -275,7 +282,7 @@ void kvf_sums_delivered(kvf_incoming *incoming)
 {
     kvf_check *check = incoming->check;
     if (check == NULL) {
-        kvf_sender_feed(incoming->sender, &(kvf_sender_event){.kind = KVF_SENDER_WRITTEN});
+        written(incoming);
         return;
     }
     check->delivered++;

@@ -84,7 +84,7 @@ static uint32_t find_agent(const kvf_sender_machine *machine, kvf_slice agent_na
 {
     uint32_t i = 0;
     while (i < machine->destination_count &&
-           !kvf_slice_equal(machine->destinations[i]->agent_name, agent_name))
+           !kvf_slice_equal(machine->destinations[i].request->agent_name, agent_name))
         i++;
     return i;
 }
@@ -125,17 +125,17 @@ static bool check_pages(kvf_sender_machine *machine, const kvf_request *request)
 static bool store_request(kvf_sender_machine *machine, uint32_t index, const kvf_request *request)
 {
     if (index == machine->destination_count) {
-        const kvf_request **grown = realloc(machine->destinations, (index + 1) * sizeof *grown);
+        kvf_sender_destination *grown = realloc(machine->destinations, (index + 1) * sizeof *grown);
         if (grown == NULL) {
             kvf_error_set(&machine->outcome.error, KVF_NO_MEMORY, "no memory for a destination");
             return false;
         }
         machine->destinations = grown;
         machine->destination_count++;
-    } else if (!kvf_request_is_dummy(machine->destinations[index])) {
+    } else if (!kvf_request_is_dummy(machine->destinations[index].request)) {
         machine->real_count--;
     }
-    machine->destinations[index] = request;
+    machine->destinations[index] = (kvf_sender_destination){.request = request};
     machine->required = request->required;
     if (!kvf_request_is_dummy(request))
         machine->real_count++;
@@ -149,7 +149,7 @@ static bool take_request(kvf_sender_machine *machine, const kvf_request *request
 {
     uint32_t index = find_agent(machine, request->agent_name);
     bool known = index < machine->destination_count;
-    if (known && requests_equal(machine->destinations[index], request))
+    if (known && requests_equal(machine->destinations[index].request, request))
         return false;
     kvf_error *error = &machine->outcome.error;
     bool alone =
@@ -213,7 +213,7 @@ static bool expect(kvf_sender_machine *machine, uint32_t page_count, kvf_actions
     machine->expected = true;
     machine->pages_total = page_count;
     for (uint32_t i = 0; i < machine->destination_count; i++) {
-        if (!check_pages(machine, machine->destinations[i])) {
+        if (!check_pages(machine, machine->destinations[i].request)) {
             fail(machine, actions);
             return true;
         }
@@ -253,10 +253,30 @@ static bool deadline_passed(kvf_sender_machine *machine, uint64_t now, kvf_actio
     return true;
 }
 
+static bool written(kvf_sender_machine *machine, kvf_slice agent_name)
+{
+    uint32_t index = find_agent(machine, agent_name);
+    if (index == machine->destination_count ||
+        kvf_request_is_dummy(machine->destinations[index].request) ||
+        machine->destinations[index].chunks_written == machine->chunks_posted)
+        return false;
+    machine->destinations[index].chunks_written++;
+    machine->writes_left--;
+    return true;
+}
+
+/* A destination that has everything may go: the room only waits for others. */
+static bool has_all(const kvf_sender_machine *machine, uint32_t index)
+{
+    return machine->last_sent && machine->destinations[index].chunks_written > 0 &&
+           machine->destinations[index].chunks_written == machine->chunk_count;
+}
+
 static bool peer_gone(kvf_sender_machine *machine, const kvf_sender_event *event,
                       kvf_actions *actions)
 {
-    if (find_agent(machine, event->agent_name) == machine->destination_count)
+    uint32_t index = find_agent(machine, event->agent_name);
+    if (index == machine->destination_count || has_all(machine, index))
         return false;
     fail_with(machine, event->error, actions);
     return true;
@@ -276,10 +296,7 @@ static bool dispatch(kvf_sender_machine *machine, const kvf_sender_event *event,
     case KVF_SENDER_SENT:
         return send_chunk(machine, event->page_count);
     case KVF_SENDER_WRITTEN:
-        if (machine->writes_left == 0)
-            return false;
-        machine->writes_left--;
-        return true;
+        return written(machine, event->agent_name);
     case KVF_SENDER_PEER_GONE:
         return peer_gone(machine, event, actions);
     case KVF_SENDER_TIMER:

@@ -19,10 +19,11 @@ typedef enum kvf_sender_event_kind {
     KVF_SENDER_REFUSED,   /* error: a message meant for this room was refused */
     KVF_SENDER_EXPECTED,  /* page_count: the total */
     KVF_SENDER_SENT,      /* page_count: of one chunk */
-    KVF_SENDER_WRITTEN,   /* one chunk has been written to one destination */
+    KVF_SENDER_WRITTEN,   /* agent_name: one chunk has been written to it */
     KVF_SENDER_FAILED,    /* error: one could not be written */
-    KVF_SENDER_PEER_GONE, /* agent_name, error: it died, or gave the room up */
-    KVF_SENDER_DRAINED,   /* nothing of a failed room is under way any more */
+    KVF_SENDER_PEER_GONE, /* agent_name, error: it died, or gave the room up; nothing to a room that has no more
+                           * for it */
+    KVF_SENDER_DRAINED, /* nothing of a failed room is under way any more */
     KVF_SENDER_ABORTED,
     KVF_SENDER_SHUTDOWN,
     KVF_SENDER_TIMER
@@ -37,12 +38,17 @@ typedef struct kvf_sender_event {
     const kvf_error *error;
 } kvf_sender_event;
 
+typedef struct kvf_sender_destination {
+    const kvf_request *request;
+    uint32_t chunks_written;
+} kvf_sender_destination;
+
 typedef struct kvf_sender_machine {
     kvf_outcome outcome;
     const kvf_profile *profile;
     const kvf_room_timeouts *timeouts;
     uint64_t deadline;
-    const kvf_request **destinations;
+    kvf_sender_destination *destinations;
     uint32_t destination_count;
     uint32_t destination_limit;
     uint32_t real_count; /* destinations that aren't dummies */

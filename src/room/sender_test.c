@@ -88,8 +88,10 @@ static const row rows[] = {
       {"send 1", "", "bootstrapping"},
       {"ask a 2 1", "", "bootstrapping"},
       {"ask b 2 1", "timer none, post 0 1, publish, timer 1000", "transferring"},
-      {"written", "", "transferring"},
-      {"written", "timer none, publish", "success"}}},
+      {"written b", "", "transferring"},
+      {"written b", "!", "transferring"},
+      {"written c", "!", "transferring"},
+      {"written a", "timer none, publish", "success"}}},
     {"a room of no pages",
      KVF_OK,
      {OPEN,
@@ -118,7 +120,8 @@ static const row rows[] = {
       {"send 2", "", "bootstrapping"},
       {"dummy a 2", "", "bootstrapping"},
       {"ask b 2 2", "timer none, post 0 1, publish, timer 1000", "transferring"},
-      {"written", "timer none, publish", "success"}}},
+      {"written a", "!", "transferring"},
+      {"written b", "timer none, publish", "success"}}},
     {"an identical request is ignored",
      KVF_OK,
      {OPEN,
@@ -253,6 +256,27 @@ static const row rows[] = {
       {"gone b", "!", "waiting"},
       {"gone a", "stop, publish, timer 50", "failed"},
       {"gone a", "!", "failed"}}},
+    {"gone when it has everything, and the room waits for another",
+     KVF_PEER_GONE,
+     {OPEN,
+      {"expect 2", "", "bootstrapping"},
+      {"ask a 2 2", "", "bootstrapping"},
+      {"ask b 2 2", "timer none, publish", "waiting"},
+      {"send 1", "post 0 1, publish, timer 1000", "transferring"},
+      {"written a", "", "transferring"},
+      {"written b", "timer none", "transferring"},
+      {"send 1", "post 1 1, timer 1000", "transferring"},
+      {"written a", "", "transferring"},
+      {"gone a", "!", "transferring"},
+      {"gone b", "stop, publish, timer 50", "failed"}}},
+    {"gone between two chunks",
+     KVF_PEER_GONE,
+     {OPEN,
+      READY,
+      {"expect 3", "", "waiting"},
+      {"send 1", "post 0 1, publish, timer 1000", "transferring"},
+      {"written", "timer none", "transferring"},
+      {"gone a", "stop, publish, timer 50", "failed"}}},
     {"gone after the end",
      KVF_OK,
      {OPEN,
@@ -340,10 +364,12 @@ static void read_event(const char *text, kvf_request *request, kvf_sender_event 
         i++;
     event->kind = words[i].kind;
     (void)sscanf(text, "%*s %u", &event->page_count);
-    if (event->kind == KVF_SENDER_PEER_GONE) {
-        *request = make_request(text[strlen("gone ")], 1, 0, 0);
-        event->agent_name = request->agent_name;
+    if (event->kind == KVF_SENDER_PEER_GONE)
         event->error = &loss;
+    if (event->kind == KVF_SENDER_PEER_GONE || event->kind == KVF_SENDER_WRITTEN) {
+        (void)sscanf(text, "%*s %c", &agent);
+        *request = make_request(agent, 1, 0, 0);
+        event->agent_name = request->agent_name;
     }
 }
 
@@ -410,7 +436,7 @@ typedef struct model {
     uint32_t total;
     uint32_t sent[64]; /* pages of each chunk */
     uint32_t chunks;
-    uint64_t written;
+    uint32_t written[8]; /* chunks, by agent */
     uint64_t opened_at;
     uint64_t moved_at; /* the last event that meant something */
     unsigned reasons;  /* statuses (bits) any of which explains that it has failed */
@@ -442,10 +468,11 @@ static bool is_dummy(const kvf_request *request)
 
 static uint64_t outstanding(const model *one)
 {
-    uint64_t real = 0;
+    uint64_t left = 0;
     for (size_t i = 0; i < 8; i++)
-        real += one->asked[i] && !is_dummy(&one->requests[i]);
-    return one->ready ? real * one->chunks - one->written : 0;
+        if (one->ready && one->asked[i] && !is_dummy(&one->requests[i]))
+            left += one->chunks - one->written[i];
+    return left;
 }
 
 static uint32_t given(const model *one)
@@ -543,6 +570,7 @@ static bool model_fence(model *one, const kvf_sender_event *event, uint64_t now)
 /* Whether the event means something to an open room; changes the model. */
 static bool model_open_step(model *one, const kvf_sender_event *event, uint64_t now)
 {
+    size_t agent = event->agent_name.length > 0 ? (size_t)(event->agent_name.data[0] - 'a') : 0;
     switch (event->kind) {
     case KVF_SENDER_OPENED:
         one->opened_at = now;
@@ -564,12 +592,16 @@ static bool model_open_step(model *one, const kvf_sender_event *event, uint64_t 
         one->sent[one->chunks++] = event->page_count;
         return true;
     case KVF_SENDER_WRITTEN:
-        if (outstanding(one) == 0)
+        if (!one->ready || !one->asked[agent] || is_dummy(&one->requests[agent]) ||
+            one->written[agent] == one->chunks)
             return false;
-        one->written++;
+        one->written[agent]++;
         return true;
     case KVF_SENDER_PEER_GONE:
-        return one->asked[event->agent_name.data[0] - 'a'] && model_fail(one, event->error->status);
+        if (!one->asked[agent] || (all_given(one) && !is_dummy(&one->requests[agent]) &&
+                                   one->written[agent] == one->chunks))
+            return false;
+        return model_fail(one, event->error->status);
     case KVF_SENDER_TIMER:
         return now >= model_deadline(one) && model_fail(one, KVF_TIMEOUT);
     case KVF_SENDER_ABORTED:
@@ -650,8 +682,9 @@ static void random_event(test_random *random, const plan *room, const model *one
                                   : 1 + (uint32_t)test_random_below(random, left);
         if (room->pages == 0 && !noisy)
             event->page_count = 0;
-    } else if (event->kind == KVF_SENDER_PEER_GONE) {
-        *request = make_request((char)('a' + test_random_below(random, 5)), 1, 0, 0);
+    } else if (event->kind == KVF_SENDER_PEER_GONE || event->kind == KVF_SENDER_WRITTEN) {
+        uint64_t agents = noisy ? 5 : room->required;
+        *request = make_request((char)('a' + test_random_below(random, agents)), 1, 0, 0);
         event->agent_name = request->agent_name;
     }
 }
