@@ -314,6 +314,14 @@ static void strict_closes_the_inbox_of_a_stock_prefill(void **state)
     untouched(0);
 }
 
+static uint64_t bytes_at_the_end(uint64_t room)
+{
+    kvf_event event = {.room = 0};
+    while (event.room != room || event.state != KVF_SUCCESS)
+        assert_int_equal(kvf_manager_wait(one.decode.manager, &event, 1, -1), 1);
+    return event.bytes;
+}
+
 /* peer_extensions=assume was wrong: what only a kvferry peer bears isn't sent until it has shown itself. */
 static void an_assumption_that_is_wrong_does_no_harm(void **state)
 {
@@ -331,6 +339,31 @@ static void an_assumption_that_is_wrong_does_no_harm(void **state)
     test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
     kvf_sender_close(sender);
     assert_int_equal(test_statistics(&one.prefill).messages_received, messages + 1);
+    /* No more is claimed than arrives: of the aux buffers the first. */
+    receiver = ask(2, 0);
+    sender = give(2);
+    const test_shape *shape = &one.decode.shape;
+    assert_true(bytes_at_the_end(2) ==
+                shape->buffers * shape->item_length * PAGES + shape->aux_item_length);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+}
+
+/* It was right, and the hello says so before anything is written: the prefill can be asked to stop. */
+static void a_hello_shows_who_was_assumed(void **state)
+{
+    static const char *const assuming[] = {"peer_extensions", "assume", "fence_timeout", "60s",
+                                           NULL};
+    start(*state, patient, assuming);
+    test_bootstrap_open(&one.hiding);
+    raw_register(one.hiding.address, kvf_manager_port(one.prefill.manager), 0, 1, 1);
+    kvf_receiver *receiver = test_receiver_open(&one.decode, one.hiding.address, 1);
+    static const uint32_t pages[PAGES] = {0, 1, 2, 3, 4, 5, 6, 7};
+    assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 1), KVF_OK);
+    test_wait_statistic(&one.decode, messages_received, 1);
+    kvf_receiver_abort(receiver);
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    test_room_works(&one.prefill, &one.decode, one.hiding.address, 1, PAGES); /* the same id */
 }
 
 static void a_used_id_is_refused_by_name(void **state)

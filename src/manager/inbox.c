@@ -54,15 +54,17 @@ static unsigned reach_of(const kvf_rank *rank)
 
 /* ---- What arrives ------------------------------------------------------------------------------- */
 
-/* A rank that was only assumed to be kvferry, and isn't, knows no epochs. */
+/* A rank that was only assumed to be kvferry, and isn't, knows no epochs, and writes the first aux buffer alone. */
 static kvf_target *find_by_room(kvf_inbox *inbox, uint64_t room)
 {
     kvf_target *target;
     kvf_target *next;
     HASH_ITER(by_key, inbox->targets, target, next)
     {
-        if (target->receiver->room.id == room)
-            return target;
+        if (target->receiver->room.id != room)
+            continue;
+        target->receiver->all_aux = false;
+        return target;
     }
     return NULL;
 }
@@ -73,8 +75,9 @@ static kvf_target *find_target(kvf_inbox *inbox, const kvf_notice *notice)
         return notice->epoch == 0 ? kvf_inbox_target(inbox, notice->room, notice->room) : NULL;
     if (notice->epoch == 0)
         return inbox->rank->shown ? NULL : find_by_room(inbox, notice->room);
-    inbox->rank->shown = true;
-    return kvf_inbox_target(inbox, notice->epoch, notice->room);
+    kvf_target *target = kvf_inbox_target(inbox, notice->epoch, notice->room);
+    inbox->rank->shown |= target != NULL;
+    return target;
 }
 
 /* A notification counts only for a room that asked for it through this very inbox. */
