@@ -141,17 +141,32 @@ void sim_agent_transport_failed(sim_agent *agent, const char *why)
         fail_rooms(agent, why);
 }
 
-/* This process was stopped for longer than any peer waits: it must not write where it did before. After a leap of the
- * clock alone the connections are still there. */
-void sim_agents_give_up(sim_node *node)
+/* Planted: how long the peers wait isn't known, only how long this node would. */
+static uint64_t patience_of(const sim_agent *agent)
+{
+    const sim_node *node = agent->node;
+    kvf_peer_past past = agent->past;
+    if (node->world->plant == SIM_PLANT_LEASE_IGNORED)
+        past.lease = 0;
+    return kvf_peer_patience(&past, node->heartbeat_timeout);
+}
+
+/* This process was stopped for longer than the agent waits: it must not write where it did before. After a leap of the
+ * clock alone the connections are still there; where they aren't, what was asked for before comes first. */
+void sim_agents_give_up(sim_node *node, uint64_t silence)
 {
     sim_agent *agent;
     sim_agent *next;
     DL_FOREACH_SAFE(node->agents, agent, next)
     {
+        if (silence <= patience_of(agent))
+            continue;
         sim_agent_transport_failed(agent, "this process was stopped for too long");
-        if (!agent->dead)
-            drop_held(agent);
+        if (agent->dead)
+            continue;
+        drop_held(agent);
+        if (node->world->plant != SIM_PLANT_STALE_REQUEST_TAKEN)
+            agent->refused_until = sim_now(node) + agent->past.lease;
     }
     sim_agents_reap(node);
 }
@@ -277,6 +292,13 @@ static kvf_status load(sim_agent *agent, const kvf_metadata *metadata, kvf_error
     agent->decode_incarnation = (uint32_t)kvf_read_u64(metadata->worker_address.data + 8);
     agent->decode_inbox = kvf_read_u64(metadata->worker_address.data + 16);
     bool fenceable = kvf_read_u64(metadata->worker_address.data + 24) != 0;
+    /* Nobody connects any more to what is closed; who has, writes past it. */
+    if (agent->decode->alive && agent->decode->incarnation == agent->decode_incarnation &&
+        !sim_inbox_is_open(agent->decode, agent->decode_inbox)) {
+        agent->decode = NULL;
+        return kvf_error_set(error, KVF_TRANSPORT, "what agent %s gave to write to is closed",
+                             agent->name);
+    }
     agent->direct = world->writer_placed[agent->node->index][index] && !fenceable;
     return KVF_OK;
 }

@@ -50,7 +50,6 @@ static void rank_answered(sim_world *world, sim_task *task)
 {
     sim_rank *rank = task->subject;
     kvf_error error;
-    (void)world;
     if (task->number < 2) {
         kvf_error_set(&error, KVF_BOOTSTRAP, "bootstrap server %u: %s", rank->group,
                       task->number == 0 ? "no answer within http_timeout" : "connection refused");
@@ -63,6 +62,8 @@ static void rank_answered(sim_world *world, sim_task *task)
         error.status = KVF_BOOTSTRAP;
         fail_lookup(NULL, rank, KVF_LOOKUP_FAILED, &error);
     } else {
+        rank->shown = rank->where.extended;
+        rank->where.extended |= world->assume;
         sim_rank_feed(rank, KVF_LOOKUP_ANSWERED, NULL);
     }
 }
@@ -131,7 +132,7 @@ static void put(sim_world *world, sim_node *node, sim_bootstrap *bootstrap)
                                   .dp_size = 1,
                                   .engine_rank = node->rank,
                                   .is_prefill = true,
-                                  .extended = !node->stock};
+                                  .extended = !node->stock && !world->assume};
     kvf_route_registration taken;
     kvf_error error;
     memcpy(row.rank_ip, node->host, sizeof node->host);

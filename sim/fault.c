@@ -225,11 +225,11 @@ static void end_stop(sim_world *world, sim_task *task)
     sim_node_continue(node);
 }
 
-static void stop(sim_node *node)
+void sim_fault_stop(sim_node *node)
 {
     sim_world *world = node->world;
     uint64_t until = lasting(world, 4 * KVF_SECOND);
-    if (node->stopped)
+    if (!node->alive || node->stopped)
         return;
     touch_node(node, SIM_FAULT_STOP, until);
     sim_trace(world, node, "is stopped for %.3f s", (double)(until - world->now) / 1e9);
@@ -397,8 +397,7 @@ static void inject(sim_world *world, sim_fault fault)
             kill_node(node);
         break;
     case SIM_FAULT_STOP:
-        if (node->alive)
-            stop(node);
+        sim_fault_stop(node);
         break;
     case SIM_FAULT_SHUTDOWN:
         if (node->alive)

@@ -83,12 +83,12 @@ static void stranger_speaks(sim_world *world, sim_node *decode)
             continue;
         side->pinned_by_stranger = true;
         sim_fault_touch(side->instance, SIM_FAULT_FOREIGN);
-        kvf_notice notice = {.kind = sim_random_chance(&world->random, 500) ? KVF_NOTICE_AUX
-                                                                            : KVF_NOTICE_CHUNK,
-                             .room = receiver->id,
-                             .epoch = inbox->extended ? receiver->targets[0].key : 0,
-                             .chunk = side->instance->chunk_count - 1,
-                             .last = true};
+        kvf_notice notice = {
+            .kind = sim_random_chance(&world->random, 500) ? KVF_NOTICE_AUX : KVF_NOTICE_CHUNK,
+            .room = receiver->id,
+            .epoch = inbox->rank != NULL && inbox->rank->shown ? receiver->targets[0].key : 0,
+            .chunk = side->instance->chunk_count - 1,
+            .last = true};
         sim_trace(world, decode, "room %llu: a stranger speaks", (unsigned long long)receiver->id);
         tell(decode, inbox->number, "stranger", &notice);
         return;

@@ -152,6 +152,31 @@ void sim_inboxes_free(sim_node *node)
 
 /* ---- What arrives -------------------------------------------------------------------------------- */
 
+/* Whom a stock writer means that was told of an epoch. It writes the first aux buffer alone. */
+static sim_target *find_by_room(const sim_inbox *inbox, uint64_t room)
+{
+    sim_target *target;
+    DL_FOREACH2(inbox->targets, target, key_next)
+    {
+        if (target->receiver->id != room)
+            continue;
+        target->receiver->side->all_aux = false;
+        return target;
+    }
+    return NULL;
+}
+
+static sim_target *find_target(const sim_inbox *inbox, const kvf_notice *notice)
+{
+    if (!inbox->extended)
+        return notice->epoch == 0 ? sim_inbox_target(inbox, notice->room, notice->room) : NULL;
+    if (notice->epoch == 0)
+        return sim_rank_is_shown(inbox->rank) ? NULL : find_by_room(inbox, notice->room);
+    sim_target *target = sim_inbox_target(inbox, notice->epoch, notice->room);
+    inbox->rank->shown |= target != NULL;
+    return target;
+}
+
 /* A notification counts only for a room that asked for it through this very inbox. */
 void sim_inbox_notified(sim_node *node, uint64_t number, kvf_slice payload)
 {
@@ -167,9 +192,7 @@ void sim_inbox_notified(sim_node *node, uint64_t number, kvf_slice payload)
         sim_trace(node->world, node, "drops a notification: %s", error.text);
         return;
     }
-    sim_target *target = NULL;
-    if ((notice.epoch != 0) == inbox->extended)
-        target = sim_inbox_target(inbox, inbox->extended ? notice.epoch : notice.room, notice.room);
+    sim_target *target = find_target(inbox, &notice);
     if (target == NULL) {
         sim_trace(node->world, node, "drops a notification: no room of its peer waits for %.*s",
                   (int)text.length, (const char *)text.data);
@@ -277,7 +300,7 @@ void sim_inboxes_close(sim_rank *rank)
 static kvf_fence_facts facts_of(const sim_inbox *inbox)
 {
     return (kvf_fence_facts){.open = inbox->open,
-                             .shown = inbox->extended,
+                             .shown = inbox->rank != NULL && sim_rank_is_shown(inbox->rank),
                              .strict = inbox->node->strict,
                              .direct = inbox->direct};
 }

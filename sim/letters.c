@@ -66,7 +66,7 @@ static void arrive(sim_world *world, sim_task *task)
 {
     sim_link *link = task->subject;
     if (sim_is_cut(world, link->prefill, link->decode) ||
-        world->now > task->number + SIM_HEARTBEAT_TIMEOUT)
+        world->now > task->number + link->prefill->heartbeat_timeout)
         link->broken = true;
     if (link->broken)
         return;
@@ -97,7 +97,8 @@ static void send_letter(sim_agent *agent, const kvf_letter *letter)
     kvf_slice frames[KVF_LETTER_FRAMES];
     if (agent->link == NULL || agent->link->broken)
         agent->link = open_link(agent);
-    if (agent->link->broken)
+    /* max_waiting_letters leaves no place for it. */
+    if (agent->link->broken || sim_faulty_now(world, SIM_FAULT_LIMIT, 60))
         return;
     kvf_letter_encode(letter, head, frames);
     size_t count = sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60)
@@ -110,32 +111,38 @@ static void send_letter(sim_agent *agent, const kvf_letter *letter)
 
 /* ---- Prefill: writing ----------------------------------------------------------------------------- */
 
-void sim_letters_address(sim_agent *agent, const kvf_request *request)
-{
-    if (request->epoch == 0 || !kvf_slice_to_text(request->host, agent->host, sizeof agent->host))
-        agent->host[0] = '\0';
-}
-
-static void write_letter(sim_agent *agent, kvf_letter_kind kind, const kvf_request *request,
+/* False when the agent won't hear of it. */
+static bool write_letter(sim_agent *agent, kvf_letter_kind kind, const kvf_request *request,
                          kvf_status status, const char *text)
 {
     if (request->epoch == 0 || agent->dead || agent->host[0] == '\0' || agent->node->closing)
-        return;
+        return false;
     kvf_letter letter = {.kind = kind,
                          .status = status,
                          .room = request->room,
                          .epoch = request->epoch,
                          .agent_name = kvf_slice_of(agent->name),
                          .text = kvf_slice_of(text)};
+    static const char *const what[] = {[KVF_LETTER_STOPPED] = "that it has stopped",
+                                       [KVF_LETTER_FAILED] = "of the failure:",
+                                       [KVF_LETTER_HELLO] = "who it is"};
     sim_trace(agent->node->world, agent->node, "room %llu: tells %s %s %s",
-              (unsigned long long)request->room, agent->name,
-              kind == KVF_LETTER_STOPPED ? "that it has stopped" : "of the failure:", text);
+              (unsigned long long)request->room, agent->name, what[kind], text);
     send_letter(agent, &letter);
+    return true;
+}
+
+void sim_letters_address(sim_agent *agent, const kvf_request *request)
+{
+    if (request->epoch == 0 || !kvf_slice_to_text(request->host, agent->host, sizeof agent->host))
+        agent->host[0] = '\0';
+    if (!agent->greeted)
+        agent->greeted = write_letter(agent, KVF_LETTER_HELLO, request, KVF_OK, "");
 }
 
 void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_error *error)
 {
-    write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text);
+    (void)write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text);
 }
 
 void sim_letters_stopped(sim_agent *agent, const kvf_request *request)
@@ -144,7 +151,7 @@ void sim_letters_stopped(sim_agent *agent, const kvf_request *request)
         agent->node->closing)
         return;
     sim_check_acknowledges(agent, request);
-    write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");
+    (void)write_letter(agent, KVF_LETTER_STOPPED, request, KVF_OK, "");
 }
 
 /* ---- Prefill: reading ----------------------------------------------------------------------------- */
@@ -231,6 +238,8 @@ void sim_letters_message(sim_node *node, const kvf_slice *frames, size_t count)
         kvf_letter_decode(frames, count, &letter, &error) != KVF_OK)
         return;
     sim_inbox *inbox = sim_inbox_find(node, letter.agent_name);
+    if (inbox != NULL && inbox->rank != NULL)
+        inbox->rank->shown = true;
     sim_target *target = inbox == NULL ? NULL : sim_inbox_target(inbox, letter.epoch, letter.room);
     if (target == NULL)
         sim_trace(node->world, node, "drops a letter about room %llu: it has ended meanwhile",

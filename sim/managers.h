@@ -43,8 +43,10 @@ struct sim_agent {
     bool direct; /* it lets us place what we write ourselves */
     bool dead;
     kvf_peer_past past;
-    sim_link *link; /* for letters; NULL before the first one */
-    char host[32];  /* where it listens; "" where it doesn't */
+    uint64_t refused_until; /* by this node's clock */
+    sim_link *link;         /* for letters; NULL before the first one */
+    bool greeted;
+    char host[32]; /* where it listens; "" where it doesn't */
     uint32_t transfer_count;
     sim_incoming *incoming;
     sim_agent *prev;
@@ -181,7 +183,7 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
 kvf_status sim_agent_bind(sim_incoming *incoming, kvf_error *error);
 void sim_agent_bury(sim_agent *agent, const char *why);
 void sim_agent_transport_failed(sim_agent *agent, const char *why);
-void sim_agents_give_up(sim_node *node);
+void sim_agents_give_up(sim_node *node, uint64_t silence);
 void sim_agents_reap(sim_node *node);
 void sim_agents_free(sim_node *node);
 void sim_prefill_connection_gone(sim_node *node, uint64_t connection);
@@ -230,6 +232,7 @@ void sim_rank_join(sim_target *target, uint32_t group, uint32_t rank);
 void sim_rank_leave(sim_target *target);
 void sim_rank_request(sim_target *target);
 void sim_rank_ask_to_stop(sim_target *target);
+bool sim_rank_is_shown(const sim_rank *rank);
 void sim_rank_gone(sim_rank *rank, const char *text);
 void sim_ranks_open(sim_node *node);
 void sim_ranks_close(sim_node *node);

@@ -215,8 +215,8 @@ void sim_memory_verify(sim_side *receiver, const sim_side *told)
     sim_world *world = receiver->node->world;
     sim_pool *pool = &receiver->node->pool;
     for (uint32_t region = 0; region < SIM_REGIONS; region++) {
-        if (region > SIM_BUFFERS && !receiver->all_aux)
-            break;
+        if (region > SIM_BUFFERS && (!receiver->all_aux || (told->node->stock && told != receiver)))
+            break; /* a stock prefill means the first one alone */
         bool aux = region >= SIM_BUFFERS;
         for (uint32_t i = 0; i < (aux ? 1 : receiver->page_count); i++) {
             uint32_t item = aux ? receiver->aux_slot : receiver->pages[i];

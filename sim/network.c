@@ -24,20 +24,30 @@ uint64_t sim_delay(sim_world *world, const sim_node *from, const sim_node *to)
 static void tell_decode(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
-    (void)world;
     if (!connection->decode_open)
         return;
     connection->decode_open = false;
     connection->broken = true;
+    if (connection->prefill_silent)
+        connection->given_up_at = world->now;
     sim_rank_gone(connection->rank, task->number == 0 ? "connection refused" : "connection lost");
 }
 
+enum { AT_ONCE = 0, LATER = 1 };
+
+/* What goes on after a stop first takes in what has come meanwhile: that the connection has ended is told by another
+ * of its threads. */
 static void tell_prefill(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
-    (void)world;
     if (!connection->prefill_open)
         return;
+    if (task->number == AT_ONCE && connection->prefill->resumed_at == world->now) {
+        sim_task_add(world, world->now + sim_random_below(&world->random, 5 * KVF_MILLISECOND),
+                     tell_prefill, connection->prefill, connection->prefill_incarnation, connection,
+                     LATER, NULL, 0);
+        return;
+    }
     connection->prefill_open = false;
     connection->broken = true;
     sim_prefill_connection_gone(connection->prefill, connection->number);
@@ -54,7 +64,7 @@ static void end_prefill(sim_connection *connection, uint64_t delay)
 {
     sim_world *world = connection->decode->world;
     sim_task_add(world, world->now + delay, tell_prefill, connection->prefill,
-                 connection->prefill_incarnation, connection, 0, NULL, 0);
+                 connection->prefill_incarnation, connection, AT_ONCE, NULL, 0);
 }
 
 static void connected(sim_world *world, sim_task *task)
@@ -80,7 +90,7 @@ static void arrive(sim_world *world, sim_task *task)
     }
     connection->broken = true;
     bool refused = !prefill->alive && !sim_is_cut(world, prefill, decode);
-    end_decode(connection, refused ? KVF_MILLISECOND : SIM_HEARTBEAT_TIMEOUT, false);
+    end_decode(connection, refused ? KVF_MILLISECOND : decode->heartbeat_timeout, false);
 }
 
 sim_connection *sim_connection_open(sim_rank *rank)
@@ -129,8 +139,8 @@ void sim_connections_of_dead(sim_node *node)
         if (connection->broken || (connection->decode != node && connection->prefill != node))
             continue;
         sim_node *other = connection->decode == node ? connection->prefill : connection->decode;
-        uint64_t delay =
-            sim_is_cut(world, node, other) ? SIM_HEARTBEAT_TIMEOUT : sim_delay(world, node, other);
+        uint64_t delay = sim_is_cut(world, node, other) ? other->heartbeat_timeout
+                                                        : sim_delay(world, node, other);
         connection->broken = true;
         if (other == connection->decode)
             end_decode(connection, delay, true);
@@ -148,9 +158,23 @@ static bool is_silent(const sim_world *world, const sim_connection *connection)
 static void check_silence(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
+    const sim_node *prefill = connection->prefill;
     if (connection->broken || !is_silent(world, connection))
         return;
+    if (prefill->stopped && !connection->decode->stopped &&
+        world->now >= prefill->stopped_at + connection->decode->heartbeat_timeout)
+        connection->prefill_silent = true;
     sim_connection_drop(connection);
+}
+
+/* Until one end of it that runs has waited long enough. */
+static uint64_t patience_of(const sim_connection *connection)
+{
+    const sim_node *decode = connection->decode;
+    const sim_node *prefill = connection->prefill;
+    if (decode->stopped || prefill->heartbeat_timeout < decode->heartbeat_timeout)
+        return prefill->stopped ? decode->heartbeat_timeout : prefill->heartbeat_timeout;
+    return decode->heartbeat_timeout;
 }
 
 /* Called when a node has been stopped or a link cut: the heartbeats notice, if it lasts. */
@@ -160,7 +184,7 @@ void sim_connections_silent(sim_world *world)
     LL_FOREACH(world->connections, connection)
     {
         if (!connection->broken && is_silent(world, connection))
-            sim_task_add(world, world->now + SIM_HEARTBEAT_TIMEOUT, check_silence, NULL, 0,
+            sim_task_add(world, world->now + patience_of(connection), check_silence, NULL, 0,
                          connection, 0, NULL, 0);
     }
 }
@@ -297,6 +321,8 @@ void sim_connection_send(sim_connection *connection, sim_instance *instance,
     }
     cut_short(connection, instance, copy, &count);
     send_once(connection, copy, count, 0);
+    if (sim_faulty_now(world, SIM_FAULT_STOP, 20)) /* it will find the message when it goes on */
+        sim_fault_stop(connection->prefill);
     if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 150))
         return;
     instance->id_tainted = true;

@@ -317,6 +317,15 @@ static sim_sender *open_sender(sim_node *node, uint64_t room)
     return NULL;
 }
 
+static bool is_refused(sim_agent *agent, const kvf_request *request, kvf_error *error)
+{
+    if (agent->refused_until <= sim_now(agent->node))
+        return false;
+    kvf_error_set(error, KVF_PEER_GONE, "this node was stopped, perhaps for too long");
+    sim_letters_failed(agent, request, error);
+    return true;
+}
+
 static bool is_news(sim_agent *agent, const kvf_request *request)
 {
     const sim_node *node = agent->node;
@@ -330,8 +339,18 @@ static bool is_news(sim_agent *agent, const kvf_request *request)
                   (unsigned long long)request->room, agent->name);
         return false;
     }
+    agent->past.lease = request->lease;
     sim_letters_address(agent, request);
     return true;
+}
+
+/* As a stock prefill reads it. */
+static void forget_extensions(kvf_request *request)
+{
+    request->extended = false;
+    request->extensions = 0;
+    request->epoch = 0;
+    request->lease = 0;
 }
 
 void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *frames, size_t count)
@@ -342,8 +361,11 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     sim_agent *agent;
     if (node->deaf)
         return;
-    if (kvf_letter_is_one(frames, count) && !node->stock) {
-        sim_letters_take(node, connection, frames, count);
+    if (kvf_letter_is_one(frames, count)) {
+        if (node->stock)
+            sim_violate(node->world, "%s is sent a letter, which ends its listener", node->name);
+        else
+            sim_letters_take(node, connection, frames, count);
         return;
     }
     if (kvf_request_decode(node->world->profile, frames, count, &request, &refusal, &error) !=
@@ -353,6 +375,8 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
             sim_incoming_refuse(node, open_sender(node, refusal.room), refusal.room, &error);
         return;
     }
+    if (node->stock)
+        forget_extensions(&request);
     sim_sender *sender = open_sender(node, request.room);
     sim_trace(node->world, node, "room %llu: request of agent %.*s, %zu pages, %s",
               (unsigned long long)request.room, (int)request.agent_name.length,
@@ -360,8 +384,14 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
               sender == NULL ? "held" : "taken to its sender");
     if (node->world->plant == SIM_PLANT_DUMMY_IGNORED && kvf_request_is_dummy(&request))
         return;
-    if (sim_agent_find(node, &request, connection, &agent, &error) != KVF_OK)
+    if (sim_agent_find(node, &request, connection, &agent, &error) != KVF_OK) {
         sim_incoming_refuse(node, sender, request.room, &error);
-    else if (is_news(agent, &request))
+        return;
+    }
+    if (!is_news(agent, &request))
+        return;
+    if (is_refused(agent, &request, &error))
+        sim_incoming_refuse(node, sender, request.room, &error);
+    else
         sim_incoming_take(node, sender, agent, &request);
 }

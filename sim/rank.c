@@ -100,6 +100,12 @@ static void rank_timer(kvf_timer *timer, uint64_t now)
     sim_rank_feed(rank, KVF_LOOKUP_TIMER, NULL);
 }
 
+bool sim_rank_is_shown(const sim_rank *rank)
+{
+    return rank->shown ||
+           (rank->node->world->plant == SIM_PLANT_STRANGER_SHOWN && rank->where.extended);
+}
+
 void sim_rank_gone(sim_rank *rank, const char *text)
 {
     kvf_error error;
@@ -162,9 +168,10 @@ static void fill_request(const sim_target *target, const sim_inbox *inbox, kvf_s
         .required = receiver->required,
         .extended = inbox->extended,
         .epoch = inbox->extended ? inbox->last_epoch : 0,
+        .lease = inbox->extended ? node->heartbeat_timeout : 0,
     };
     if (request->extended)
-        request->extensions = KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
+        request->extensions = KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH | KVF_EXTENSION_LEASE |
                               (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0);
 }
 
@@ -217,8 +224,8 @@ static void send_request(sim_target *target, const sim_inbox *inbox)
 static bool is_used(const sim_rank *rank, uint64_t room)
 {
     const sim_node *node = rank->node;
-    return !rank->where.extended && !node->stock && node->world->plant != SIM_PLANT_USED_ID_TAKEN &&
-           kvf_room_memory_has(&rank->used, room);
+    return !sim_rank_is_shown(rank) && !node->stock &&
+           node->world->plant != SIM_PLANT_USED_ID_TAKEN && kvf_room_memory_has(&rank->used, room);
 }
 
 /* The room's notices are looked for from before the request leaves. */
@@ -236,7 +243,7 @@ static void disclose(sim_target *target, sim_inbox *inbox)
     receiver->side->disclosed = true;
     send_request(target, inbox);
     target->requested = true;
-    if (!inbox->extended)
+    if (!sim_rank_is_shown(target->rank))
         (void)kvf_room_memory_add(&target->rank->used, receiver->id);
     sim_receiver_feed(receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_DISCLOSED});
 }

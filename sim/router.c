@@ -58,7 +58,8 @@ static void pass_on(sim_world *world, sim_instance *earlier, sim_instance *insta
     instance->heir = !has_succeeded(earlier);
     if (instance->heir)
         instance->faults |= earlier->faults;
-    if (must_be_refused(earlier))
+    /* As may one of a rank that has not shown yet that it is kvferry. */
+    if (must_be_refused(earlier) || world->assume)
         sim_fault_touch(instance, SIM_FAULT_USED_ID);
     world->tally->reused_ids++;
 }

@@ -132,8 +132,8 @@ void sim_node_continue(sim_node *node)
 
 void sim_node_slept(sim_node *node, uint64_t silence)
 {
-    if (node->prefill && !node->stock && !node->stopped && silence > 2 * SIM_HEARTBEAT_TIMEOUT)
-        sim_agents_give_up(node);
+    if (node->prefill && !node->stock && !node->stopped)
+        sim_agents_give_up(node, silence);
 }
 
 bool sim_step(sim_world *world)

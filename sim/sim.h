@@ -89,6 +89,7 @@ struct sim_rank {
     uint32_t group;
     uint32_t rank;
     kvf_route_rank where;
+    bool shown; /* it has said that it is kvferry */
     sim_connection *connection;
     sim_inbox *inbox;     /* what requests name; NULL until the first one */
     kvf_room_memory used; /* room ids, of a stock rank */
@@ -101,6 +102,7 @@ struct sim_node {
     bool prefill;
     bool stock;  /* behaves as SGLang 0.4.7 does */
     bool strict; /* decode: setting fence */
+    uint64_t heartbeat_timeout;
     uint32_t group;
     uint32_t rank;
     char name[32];
@@ -214,7 +216,9 @@ struct sim_connection {
     uint32_t prefill_incarnation;
     bool decode_open;
     bool prefill_open;
-    bool broken; /* nothing more passes */
+    bool broken;          /* nothing more passes */
+    bool prefill_silent;  /* that is why: it was stopped for longer than the decode node waits */
+    uint64_t given_up_at; /* for that, by the decode node */
     uint64_t last_arrival;
     sim_rank *rank;
     sim_connection *next;
@@ -288,6 +292,8 @@ struct sim_world {
     kvf_lookup_policy rank_policy;
     sim_limits limits;
     bool mla;
+    bool
+        assume; /* bootstrap servers don't pass on who is kvferry; decode nodes take it for granted */
     uint32_t prefill_groups, prefill_ranks;
     uint32_t decode_groups, decode_ranks;
     uint32_t enabled_faults;
@@ -313,7 +319,7 @@ struct sim_world {
     sim_tally *tally;
 };
 
-#define SIM_HEARTBEAT_TIMEOUT KVF_SECOND
+#define SIM_HEARTBEAT_TIMEOUT KVF_SECOND /* at most */
 #define SIM_TRANSPORT_TIMEOUT (2 * KVF_SECOND)
 #define SIM_BOOTSTRAP_TIMEOUT (4 * KVF_SECOND)
 #define SIM_WAITING_TIMEOUT (5 * KVF_SECOND)
@@ -399,6 +405,7 @@ void sim_router_closed(sim_instance *instance); /* one side of it has been */
 /* fault.c */
 extern const char *const sim_fault_names[SIM_FAULTS];
 void sim_faults_start(sim_world *world);
+void sim_fault_stop(sim_node *node);
 void sim_fault_limit(sim_node *prefill, const kvf_request *request);
 void sim_fault_touch(sim_instance *instance, sim_fault fault);
 void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side);
@@ -412,6 +419,7 @@ void sim_check_end(sim_world *world);
 void sim_check_reason(const sim_side *side);
 void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request);
 void sim_check_post(const sim_transfer *transfer);
+void sim_check_awake(const sim_transfer *transfer);
 void sim_acknowledgements_free(sim_world *world);
 
 /* world.c: runs one seed; false when an invariant was violated. */

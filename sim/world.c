@@ -44,6 +44,9 @@ static void add_node(sim_world *world, bool prefill, bool stock, uint32_t group,
     node->timeouts =
         stock ? (kvf_room_timeouts){KVF_NEVER, KVF_NEVER, 0}
               : (kvf_room_timeouts){SIM_BOOTSTRAP_TIMEOUT, SIM_WAITING_TIMEOUT, SIM_FENCE_TIMEOUT};
+    node->heartbeat_timeout = stock ? SIM_HEARTBEAT_TIMEOUT
+                                    : sim_random_between(&world->random, SIM_HEARTBEAT_TIMEOUT / 4,
+                                                         SIM_HEARTBEAT_TIMEOUT);
     (void)snprintf(node->name, sizeof node->name, "%s%u.%u", prefill ? "prefill" : "decode", group,
                    rank);
     (void)snprintf(node->host, sizeof node->host, "10.0.0.%u", node->index + 1);
@@ -65,6 +68,7 @@ static void choose_shape(sim_world *world)
     world->mla = shapes[shape].mla;
     world->prefill_groups = (uint32_t)sim_random_between(&world->random, 1, SIM_GROUPS);
     world->decode_groups = (uint32_t)sim_random_between(&world->random, 1, SIM_GROUPS);
+    world->assume = sim_random_chance(&world->random, 150);
     world->profile = kvf_profile_at(sim_random_below(&world->random, 2));
     world->server_policy =
         (kvf_lookup_policy){.retry_interval = 50 * KVF_MILLISECOND, .attempts = 3};

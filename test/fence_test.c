@@ -1,5 +1,5 @@
 /* What a failed room's pages are worth: which proof is found, and how soon, between real managers. */
-#include "support/worker.h"
+#include "support/raw.h"
 
 #include "base/clock.h"
 
@@ -14,6 +14,7 @@ enum { PAGES = 8 };
 
 typedef struct scene {
     test_bootstrap bootstrap;
+    test_bootstrap hiding; /* knows of the prefill, but not that it is kvferry */
     test_worker prefill;
     test_worker decode;
 } scene;
@@ -38,6 +39,7 @@ static int stop(void **state)
     if (one.prefill.manager != NULL)
         test_worker_close(&one.prefill);
     test_bootstrap_close(&one.bootstrap);
+    test_bootstrap_close(&one.hiding);
     memset(&one, 0, sizeof one);
     return 0;
 }
@@ -403,6 +405,7 @@ int main(void)
         ON_EACH(without_a_proof_the_deadline_gives_back),
         ON_PLACED(strict_closes_the_inbox_of_a_stock_prefill),
         ON_EACH(an_assumption_that_is_wrong_does_no_harm),
+        ON_EACH(a_hello_shows_who_was_assumed),
         ON_EACH(a_used_id_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* A prefill process that is stopped for longer than its peers wait, and then goes on: what it still had to write is
- * written no more, since the pages may be another room's by now. */
+/* A prefill process that is stopped for longer than its peer waits, and then goes on: what it still had to write is
+ * written no more, since the pages may be another room's by now. How long the peer waits is the peer's own setting: the
+ * prefill itself would wait a minute. */
 #include "support/worker.h"
 
 #include <setjmp.h>
@@ -16,33 +17,75 @@
 
 enum { PAGES = 8 };
 
-/* Its one room's transfer is held for longer than the stop lasts; only giving it up can end it. */
-static const char *const settings[] = {
-    "heartbeat_interval", "100ms", "heartbeat_timeout", "300ms", "fault", "hold_ms=3000", NULL};
+static const char *const hasty[] = {"heartbeat_interval", "100ms", "heartbeat_timeout", "300ms",
+                                    NULL};
+static const char *const patient[] = {"heartbeat_timeout", "60s", NULL};
+/* The transfer is held for longer than the stop lasts; only giving it up can end it. */
+static const char *const holding[] = {"heartbeat_timeout", "60s", "fault", "hold_ms=3000", NULL};
 static const uint32_t pages[PAGES] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-static void be_prefill(const char *engine, int orders, int reports)
-{
+/* A process on its side of the pipes. */
+typedef struct stage {
     test_worker worker;
+    int reports;
+} stage;
+
+static kvf_sender *give(stage *prefill, uint64_t room)
+{
+    kvf_sender *sender = test_sender_open(&prefill->worker, room);
+    if (kvf_sender_expect(sender, PAGES, 0) != KVF_OK ||
+        kvf_sender_send(sender, pages, PAGES) != KVF_OK)
+        _exit(2);
+    return sender;
+}
+
+static void report_end(stage *prefill, kvf_sender *sender)
+{
+    test_sender_settles(&prefill->worker, sender);
+    (void)dprintf(prefill->reports, "%d %s\n", kvf_sender_status(sender),
+                  kvf_sender_failure_text(sender));
+    (void)kvf_sender_wait(sender, -1);
+    (void)dprintf(prefill->reports, "%d\n", kvf_sender_safety(sender));
+}
+
+/* It is stopped while it writes. */
+static void write_room_1(stage *prefill)
+{
+    kvf_sender *sender = give(prefill, 1);
+    test_wait_statistic(&prefill->worker, transfers_active, 1);
+    (void)dprintf(prefill->reports, "ready\n");
+    report_end(prefill, sender);
+}
+
+/* It is stopped after its first room, and asked for the next one meanwhile. */
+static void await_room_2(stage *prefill)
+{
+    kvf_sender *sender = give(prefill, 1);
+    test_sender_ends(&prefill->worker, sender, KVF_OK, NULL);
+    kvf_sender *next = give(prefill, 2);
+    (void)dprintf(prefill->reports, "ready\n");
+    report_end(prefill, next);
+}
+
+typedef struct scenario {
+    void (*prefill)(stage *prefill);
+    const char *const *settings;
+    uint64_t room; /* that is given up */
+} scenario;
+
+static void be_prefill(const scenario *what, const char *engine, int orders, int reports)
+{
+    stage prefill = {.reports = reports};
     char address[64];
     ssize_t length = read(orders, address, sizeof address - 1);
     if (length <= 0)
         _exit(1);
     address[length] = '\0';
     test_use_engine(engine);
-    test_worker_open(&worker, KVF_PREFILL, NULL, address, settings);
-    test_worker_fill(&worker);
-    kvf_sender *sender = test_sender_open(&worker, 1);
-    if (kvf_sender_expect(sender, PAGES, 0) != KVF_OK ||
-        kvf_sender_send(sender, pages, PAGES) != KVF_OK)
-        _exit(2);
-    test_wait_statistic(&worker, transfers_active, 1);
-    (void)dprintf(reports, "active\n");
-    test_sender_settles(&worker, sender);
-    (void)dprintf(reports, "%d %s\n", kvf_sender_status(sender), kvf_sender_failure_text(sender));
-    (void)kvf_sender_wait(sender, -1);
-    (void)dprintf(reports, "%d\n", kvf_sender_safety(sender));
-    test_worker_close(&worker);
+    test_worker_open(&prefill.worker, KVF_PREFILL, NULL, address, what->settings);
+    test_worker_fill(&prefill.worker);
+    what->prefill(&prefill);
+    test_worker_close(&prefill.worker);
     _exit(0);
 }
 
@@ -53,7 +96,7 @@ typedef struct child {
 } child;
 
 /* Before this process uses UCX, which doesn't survive a fork. */
-static child start(const char *engine)
+static child start(const scenario *what, const char *engine)
 {
     int orders[2];
     int reports[2];
@@ -65,7 +108,7 @@ static child start(const char *engine)
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)close(orders[1]);
         (void)close(reports[0]);
-        be_prefill(engine, orders[0], reports[1]);
+        be_prefill(what, engine, orders[0], reports[1]);
     }
     (void)close(orders[0]);
     (void)close(reports[1]);
@@ -78,34 +121,51 @@ static void report(child *prefill, char *line, size_t capacity)
         fail_msg("the prefill process says nothing more");
 }
 
-static void who_was_stopped_writes_no_more(void **state)
+static kvf_receiver *ask(test_worker *decode, const char *address, uint64_t room)
 {
-    const char *engine = *state;
-    child prefill = start(engine);
+    kvf_receiver *receiver = test_receiver_open(decode, address, room);
+    assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 0), KVF_OK);
+    return receiver;
+}
+
+/* Until the decode has given it up, and for longer than the decode waits, as it will see by its clock. */
+static void stop_for_too_long(const child *prefill, test_worker *decode, const char *address,
+                              kvf_receiver **receiver)
+{
+    assert_int_equal(kill(prefill->pid, SIGSTOP), 0);
+    if (*receiver == NULL)
+        *receiver = ask(decode, address, 2);
+    test_receiver_ends(decode, *receiver, KVF_PEER_GONE, NULL);
+    usleep(700 * 1000);
+    assert_int_equal(kill(prefill->pid, SIGCONT), 0);
+}
+
+static void run(const scenario *what, const char *engine)
+{
+    child prefill = start(what, engine);
     test_bootstrap bootstrap;
     test_worker decode;
     char line[512];
     int status = -1;
     test_use_engine(engine);
     test_bootstrap_open(&bootstrap);
-    test_worker_open(&decode, KVF_DECODE, NULL, bootstrap.address, settings);
+    test_worker_open(&decode, KVF_DECODE, NULL, bootstrap.address, hasty);
     test_worker_fill(&decode);
     assert_true(write(prefill.orders, bootstrap.address, strlen(bootstrap.address)) > 0);
-    kvf_receiver *receiver = test_receiver_open(&decode, bootstrap.address, 1);
-    assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 0), KVF_OK);
+    kvf_receiver *receiver = ask(&decode, bootstrap.address, 1);
     report(&prefill, line, sizeof line);
-    assert_string_equal(line, "active\n");
-
-    assert_int_equal(kill(prefill.pid, SIGSTOP), 0);
-    test_receiver_ends(&decode, receiver, KVF_PEER_GONE, NULL);
-    /* Stopped for longer than anybody waits, as it will see by its clock. */
-    usleep(700 * 1000);
-    assert_int_equal(kill(prefill.pid, SIGCONT), 0);
-
+    assert_string_equal(line, "ready\n");
+    if (what->room == 2) {
+        test_receiver_ends(&decode, receiver, KVF_OK, NULL);
+        kvf_receiver_close(receiver);
+        receiver = NULL;
+        test_worker_fill(&decode);
+    }
+    stop_for_too_long(&prefill, &decode, bootstrap.address, &receiver);
     report(&prefill, line, sizeof line);
     /* Over TCP UCX may have told first that the decode had closed what was to be written to. */
-    bool told =
-        strstr(line, "was stopped for") != NULL || strstr(line, "UCX lost the peer") != NULL;
+    bool told = strstr(line, "was stopped") != NULL ||
+                (what->room == 1 && strstr(line, "UCX lost the peer") != NULL);
     if (atoi(line) != KVF_PEER_GONE || !told)
         fail_msg("the prefill's room ended with: %s", line);
     report(&prefill, line, sizeof line);
@@ -121,16 +181,33 @@ static void who_was_stopped_writes_no_more(void **state)
     test_bootstrap_close(&bootstrap);
 }
 
+static void who_was_stopped_writes_no_more(void **state)
+{
+    static const scenario what = {write_room_1, holding, 1};
+    run(&what, *state);
+}
+
+static void what_was_asked_of_it_meanwhile_is_refused(void **state)
+{
+    static const scenario what = {await_room_2, patient, 2};
+    run(&what, *state);
+}
+
+#define ON(engine, name)                                                                           \
+    {                                                                                              \
+#name " (" engine ")", name, NULL, NULL, (void *)(uintptr_t)engine                         \
+    }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        {"who_was_stopped_writes_no_more (shm)", who_was_stopped_writes_no_more, NULL, NULL,
-         (void *)(uintptr_t) "shm"},
-        {"who_was_stopped_writes_no_more (tcp)", who_was_stopped_writes_no_more, NULL, NULL,
-         (void *)(uintptr_t) "tcp"},
+        ON("shm", who_was_stopped_writes_no_more),
+        ON("tcp", who_was_stopped_writes_no_more),
+        ON("shm", what_was_asked_of_it_meanwhile_is_refused),
+        ON("tcp", what_was_asked_of_it_meanwhile_is_refused),
     };
     /* Each in a process of its own: the second child must be made before UCX is used, too. */
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         int status = 0;
         pid_t pid = fork();
         if (pid == 0)

@@ -8,6 +8,27 @@
 
 /* ---- Coming and going --------------------------------------------------------------------------- */
 
+static uint64_t patience_of(const kvf_agent *agent)
+{
+    return kvf_peer_patience(&agent->past, agent->manager->settings.heartbeat_timeout);
+}
+
+static void find_least_patience(kvf_manager *manager)
+{
+    manager->patience = KVF_NEVER;
+    for (kvf_agent *agent = manager->agents; agent != NULL; agent = agent->by_name.next)
+        if (patience_of(agent) < manager->patience)
+            manager->patience = patience_of(agent);
+}
+
+void kvf_agent_lease(kvf_agent *agent, uint64_t lease)
+{
+    if (agent->past.lease == lease)
+        return;
+    agent->past.lease = lease;
+    find_least_patience(agent->manager);
+}
+
 static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
 {
     kvf_agent *agent = calloc(1, sizeof *agent);
@@ -23,6 +44,7 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
         free(agent);
         return NULL;
     }
+    find_least_patience(manager);
     kvf_count(manager, KVF_COUNT_PEERS, 1);
     return agent;
 }
@@ -154,6 +176,7 @@ static void bury(kvf_agent *agent, const char *why)
 {
     kvf_manager *manager = agent->manager;
     HASH_DELETE(by_name, manager->agents, agent);
+    find_least_patience(manager);
     DL_APPEND(manager->dead_agents, agent);
     agent->dead = true;
     kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
@@ -185,20 +208,24 @@ void kvf_agent_transport_failed(void *user, kvf_engine_peer *peer, const char *t
     fail_rooms(agent, text);
 }
 
-/* Nor then: after a leap of the clock alone the connections are still there. */
+/* Nor then: after a leap of the clock alone the connections are still there. Where they aren't, their end comes after
+ * the requests that were under way, whose rooms are given up as well: those are refused meanwhile. */
 void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
 {
     char why[128];
     kvf_agent *agent;
     kvf_agent *next;
     (void)snprintf(why, sizeof why,
-                   "this process was stopped for %.1f s, for which no peer waits (setting "
-                   "heartbeat_timeout)",
+                   "this process was stopped for %.1f s, after which the peer may have given it up "
+                   "(its setting heartbeat_timeout)",
                    (double)silence / (double)KVF_SECOND);
     HASH_ITER(by_name, manager->agents, agent, next)
     {
+        if (silence <= patience_of(agent))
+            continue;
         fail_rooms(agent, why);
         drop_held(agent);
+        agent->refused_until = kvf_clock_after(manager->now, agent->past.lease);
     }
 }
 

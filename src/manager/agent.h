@@ -55,7 +55,10 @@ struct kvf_agent {
     size_t metadata_length;
     bool loaded; /* the transport knows it; never for an agent that only sends dummies */
     bool dead;
-    bool reset; /* its transport was lost: another is made when there is something to write */
+    bool reset;     /* its transport was lost: another is made when there is something to write */
+    bool connected; /* our own connection to it, for letters */
+    bool greeted;
+    uint64_t refused_until; /* what comes before may have been asked before this side was stopped */
     kvf_engine_peer *peer;
     kvf_remote_region *regions; /* sorted by kind, device, base */
     size_t region_count;
@@ -67,10 +70,9 @@ struct kvf_agent {
     kvf_link link;
     char host[KVF_HOST_MAX]; /* where it listens; "" where it doesn't */
     uint16_t port;
-    kvf_letter_kept *letters; /* that wait for the connection, oldest first */
+    uint32_t letter_bytes;    /* of the bodies of: */
+    kvf_letter_kept *letters; /* those that wait for the connection, oldest first */
     size_t letter_count;
-    uint32_t letter_bytes; /* of their bodies */
-    bool connected;
     kvf_agent *prev; /* among the dead */
     kvf_agent *next;
     UT_hash_handle by_name;
@@ -108,7 +110,7 @@ struct kvf_held {
 /* letters_prefill.c */
 void kvf_letters_init(kvf_agent *agent);
 void kvf_letters_free(kvf_agent *agent);
-/* Where the agent listens, as its latest request says. */
+/* Where the agent listens, as its latest request says; to its first one the answer is a hello. */
 void kvf_letters_address(kvf_agent *agent, const kvf_request *request);
 void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice *frames,
                       size_t count);

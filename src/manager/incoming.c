@@ -409,6 +409,19 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
     kvf_sender_release(sender);
 }
 
+static bool is_refused(kvf_agent *agent, const kvf_request *request, kvf_error *error)
+{
+    if (agent->refused_until <= agent->manager->now)
+        return false;
+    kvf_error_set(
+        error, KVF_PEER_GONE,
+        "this prefill was stopped, perhaps for longer than agent %s waits: what the agent "
+        "asked for may be given up by now",
+        agent->name);
+    kvf_letters_failed(agent, request, error);
+    return true;
+}
+
 static bool is_news(kvf_agent *agent, const kvf_request *request, kvf_error *error)
 {
     switch (kvf_peer_asks(&agent->past, request->room, request->epoch)) {
@@ -432,6 +445,7 @@ static void forget_extensions(kvf_request *request)
     request->extended = false;
     request->extensions = 0;
     request->epoch = 0;
+    request->lease = 0;
 }
 
 void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
@@ -468,6 +482,10 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
         drop(manager, &error);
         return;
     }
+    kvf_agent_lease(agent, request.lease);
     kvf_letters_address(agent, &request);
-    take(manager, &request, agent);
+    if (is_refused(agent, &request, &error))
+        refuse(manager, request.room, &error);
+    else
+        take(manager, &request, agent);
 }

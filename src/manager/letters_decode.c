@@ -54,6 +54,10 @@ void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frame
         inbox->rank->shown = true;
     if (target == NULL)
         kvf_drop_message(manager, NULL); /* usual: the room has ended meanwhile */
+    else if (letter.kind == KVF_LETTER_HELLO)
+        kvf_log_debug(&manager->settings.log, "prefill rank %u of %.*s is kvferry %.*s",
+                      inbox->rank->tp_rank, (int)inbox->rank->address_length, inbox->rank->key,
+                      (int)letter.text.length, (const char *)letter.text.data);
     else if (letter.kind == KVF_LETTER_FAILED)
         room_failed(target, &letter);
     else if (letter.kind == KVF_LETTER_STOPPED)

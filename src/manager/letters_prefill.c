@@ -87,13 +87,6 @@ void kvf_letters_free(kvf_agent *agent)
     drop_letters(agent);
 }
 
-void kvf_letters_address(kvf_agent *agent, const kvf_request *request)
-{
-    if (request->epoch == 0 || !kvf_slice_to_text(request->host, agent->host, sizeof agent->host))
-        agent->host[0] = '\0';
-    agent->port = request->port;
-}
-
 /* ---- Writing ------------------------------------------------------------------------------------- */
 
 static kvf_letter_kept *new_kept(kvf_agent *agent, const kvf_letter *letter)
@@ -148,6 +141,18 @@ static bool write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_reque
 }
 
 static const kvf_slice no_body = {NULL, 0};
+
+/* The hello makes the connection that a failure's notice would have to wait for, and shows who this is where the
+ * bootstrap server couldn't. */
+void kvf_letters_address(kvf_agent *agent, const kvf_request *request)
+{
+    if (request->epoch == 0 || !kvf_slice_to_text(request->host, agent->host, sizeof agent->host))
+        agent->host[0] = '\0';
+    agent->port = request->port;
+    if (!agent->greeted)
+        agent->greeted =
+            write_letter(agent, KVF_LETTER_HELLO, request, KVF_OK, kvf_version(), no_body);
+}
 
 void kvf_letters_failed(kvf_agent *agent, const kvf_request *request, const kvf_error *error)
 {

@@ -94,23 +94,21 @@ static uint64_t earlier(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-/* With peers to lose a prefill never sleeps for longer than it may be silent: else it couldn't tell sleep from
- * having been stopped. */
+/* With peers to lose a prefill sleeps for half as long as it may be silent: else it couldn't tell sleep from having
+ * been stopped. */
 static uint64_t next_deadline(const kvf_manager *manager)
 {
-    uint64_t look = manager->agents == NULL
-                        ? KVF_NEVER
-                        : kvf_clock_after(manager->now, manager->settings.heartbeat_timeout);
+    uint64_t look = kvf_clock_after(manager->now, manager->patience / 2);
     return earlier(look, earlier(kvf_timers_next(&manager->timers),
                                  kvf_bootstrap_client_deadline(manager->client)));
 }
 
-/* Who was stopped for longer than its peers wait has been given up by them, and what it still had to write may
- * be another room's by now. Seen before anything else is done. */
+/* Who was stopped for longer than a peer waits may have been given up by it, and what it still had to write may be
+ * another room's by now. Seen before anything else is done. */
 static void look_for_a_stop(kvf_manager *manager)
 {
     uint64_t silence = manager->now - manager->last_turn;
-    if (manager->agents != NULL && silence > 2 * manager->settings.heartbeat_timeout)
+    if (silence > manager->patience)
         kvf_agents_give_up(manager, silence);
     manager->last_turn = manager->now;
 }
@@ -192,6 +190,7 @@ void *kvf_loop_run(void *user)
 {
     kvf_manager *manager = user;
     manager->now = manager->last_turn = kvf_clock_now();
+    manager->patience = KVF_NEVER;
     if (manager->role == KVF_PREFILL && manager->settings.bootstrap_address[0] != '\0')
         kvf_registration_start(manager);
     run(manager);

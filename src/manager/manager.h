@@ -227,6 +227,7 @@ struct kvf_manager {
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
+    uint64_t patience;     /* of the least patient agent; KVF_NEVER without any */
     kvf_sender *lingering; /* closed, but the transport has not finished with their pages */
     kvf_held *held;        /* by room */
     kvf_held *held_queue;
@@ -314,8 +315,10 @@ void kvf_agents_reap(kvf_manager *manager);
 void kvf_agent_connection_gone(void *manager, uint64_t connection);
 void kvf_agent_transport_failed(void *manager, kvf_engine_peer *peer, const char *text);
 void kvf_agents_free(kvf_manager *manager);
-/* This process was silent for so long that all of them have given it up. */
+/* This process was silent for so long: those who may have given it up are written to no more. */
 void kvf_agents_give_up(kvf_manager *manager, uint64_t silence);
+/* For how long the agent bears silence, as its latest request says. */
+void kvf_agent_lease(kvf_agent *agent, uint64_t lease);
 
 /* receiver.c, loop side */
 void kvf_receiver_call(kvf_receiver *receiver, kvf_call *call);

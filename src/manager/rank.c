@@ -375,10 +375,11 @@ static void fill_request(const kvf_receiver *receiver, const kvf_inbox *inbox, b
         .required = receiver->required,
         .extended = inbox->extended,
         .epoch = inbox->last_epoch,
+        .lease = manager->settings.heartbeat_timeout,
     };
     if (inbox->extended)
         request->extensions =
-            KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH |
+            KVF_EXTENSION_ALL_AUX | KVF_EXTENSION_EPOCH | KVF_EXTENSION_LEASE |
             (is_real ? (uint64_t)KVF_EXTENSION_NO_DUMMY : 0) |
             (is_real && receiver->checking != NULL ? (uint64_t)KVF_EXTENSION_VERIFY : 0);
 }

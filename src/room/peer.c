@@ -1,9 +1,12 @@
 #include "room/peer.h"
 
+#include "base/clock.h"
+
 void kvf_peer_past_init(kvf_peer_past *past, uint32_t remembered_rooms)
 {
     past->highest_epoch = 0;
     past->unflushed_epoch = 0;
+    past->lease = 0;
     kvf_room_memory_init(&past->ended, remembered_rooms);
 }
 
@@ -52,4 +55,14 @@ void kvf_peer_unflushed(kvf_peer_past *past, uint64_t epoch)
 bool kvf_peer_may_acknowledge(const kvf_peer_past *past, uint64_t epoch)
 {
     return epoch > past->unflushed_epoch;
+}
+
+/* A peer that wanted to hear from us more often than that would get no room through. */
+#define LEAST_LEASE (20 * KVF_MILLISECOND)
+
+uint64_t kvf_peer_patience(const kvf_peer_past *past, uint64_t timeout)
+{
+    if (past->lease == 0)
+        return 2 * timeout;
+    return past->lease > LEAST_LEASE ? past->lease : LEAST_LEASE;
 }

@@ -9,6 +9,7 @@ typedef struct kvf_peer_past {
     uint64_t highest_epoch;   /* of its requests: none at or below it is news */
     uint64_t unflushed_epoch; /* highest with a write that was never flushed */
     kvf_room_memory ended;    /* ids of its rooms that have ended here */
+    uint64_t lease; /* silence after which it gives us up, in nanoseconds; 0: it didn't say */
 } kvf_peer_past;
 
 typedef enum kvf_news {
@@ -31,5 +32,8 @@ bool kvf_peer_has_had(const kvf_peer_past *past, uint64_t room);
 void kvf_peer_unflushed(kvf_peer_past *past, uint64_t epoch);
 /* May it be said that nothing of the request can land any more, now that nothing is under way? */
 bool kvf_peer_may_acknowledge(const kvf_peer_past *past, uint64_t epoch);
+/* How long this side may be silent and still be sure that the peer has not given it up. `timeout` is this side's own
+ * for its peers, and twice that what it takes a peer to bear that says nothing of it. */
+uint64_t kvf_peer_patience(const kvf_peer_past *past, uint64_t timeout);
 
 #endif

@@ -1,6 +1,8 @@
 /* What is news, and what may be acknowledged. */
 #include "room/peer.h"
 
+#include "base/clock.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,6 +67,21 @@ static void what_was_never_flushed_is_not_acknowledged(void **state)
     kvf_peer_past_free(&past);
 }
 
+static void patience_is_the_peers_own(void **state)
+{
+    (void)state;
+    kvf_peer_past past;
+    kvf_peer_past_init(&past, 8);
+    assert_int_equal(kvf_peer_patience(&past, 3 * KVF_SECOND), 6 * KVF_SECOND); /* it didn't say */
+    past.lease = KVF_SECOND;
+    assert_int_equal(kvf_peer_patience(&past, 3 * KVF_SECOND), KVF_SECOND);
+    past.lease = 600 * KVF_SECOND;
+    assert_int_equal(kvf_peer_patience(&past, 3 * KVF_SECOND), 600 * KVF_SECOND);
+    past.lease = 1; /* nobody can be that quick */
+    assert_int_equal(kvf_peer_patience(&past, 3 * KVF_SECOND), 20 * KVF_MILLISECOND);
+    kvf_peer_past_free(&past);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -72,6 +89,7 @@ int main(void)
         cmocka_unit_test(what_was_given_up_is_no_news),
         cmocka_unit_test(without_epochs_an_ended_id_is_refused),
         cmocka_unit_test(what_was_never_flushed_is_not_acknowledged),
+        cmocka_unit_test(patience_is_the_peers_own),
     };
     return cmocka_run_group_tests_name("room/peer", tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@ enum {
     KVF_EXTENSION_ALL_AUX = 1,  /* write all aux buffers, not only the first */
     KVF_EXTENSION_NO_DUMMY = 2, /* an empty page list is a room of no pages, not a dummy */
     KVF_EXTENSION_EPOCH = 4,    /* an epoch follows, which everything about the request repeats */
-    KVF_EXTENSION_VERIFY = 8    /* send sums of the source's bytes; needs ALL_AUX and EPOCH */
+    KVF_EXTENSION_VERIFY = 8,   /* send sums of the source's bytes; needs ALL_AUX and EPOCH */
+    KVF_EXTENSION_LEASE = 16    /* a lease follows */
 };
 
 /* A decode rank asks a prefill rank for a room's pages. Slices point into the message. */
@@ -35,6 +36,9 @@ typedef struct kvf_request {
     bool extended;     /* the tail frame of a kvferry peer was there */
     uint64_t extensions;
     uint64_t epoch; /* with KVF_EXTENSION_EPOCH: grows with each request of this agent; else 0 */
+    uint64_t
+        lease; /* with KVF_EXTENSION_LEASE: nanoseconds of silence, never fewer, after which it gives a
+                     * prefill up; else 0 */
 } kvf_request;
 
 static inline size_t kvf_request_page_count(const kvf_request *request)

@@ -21,7 +21,8 @@ typedef enum kvf_letter_kind {
     KVF_LETTER_SUMS = 4,       /* prefill: of a chunk; with a status: there will be none, and why */
     KVF_LETTER_VERDICT = 5,    /* decode: a chunk's bytes are the source's */
     KVF_LETTER_WANT_PAGES = 6, /* decode: they aren't: which page of that buffer? */
-    KVF_LETTER_PAGE_SUMS = 7   /* prefill: of some pages of one buffer */
+    KVF_LETTER_PAGE_SUMS = 7,  /* prefill: of some pages of one buffer */
+    KVF_LETTER_HELLO = 8       /* prefill: to an agent's first request; text says which kvferry */
 } kvf_letter_kind;
 
 typedef struct kvf_letter {

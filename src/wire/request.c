@@ -42,6 +42,10 @@ static void add_tail(struct writer *pen, const kvf_request *request)
         kvf_write_u64(at + length, request->epoch);
         length += 8;
     }
+    if ((request->extensions & KVF_EXTENSION_LEASE) != 0) {
+        kvf_write_u64(at + length, request->lease);
+        length += 8;
+    }
     pen->used += length;
     add_frame(pen->message, (kvf_slice){at, length});
 }
@@ -240,6 +244,14 @@ static kvf_status take_pointers(const kvf_slice *frames, kvf_request *request, k
     return KVF_OK;
 }
 
+/* False when the number that the flag announces isn't there. */
+static bool take_announced(kvf_cursor *cursor, const kvf_request *request, uint64_t flag,
+                           uint64_t *number)
+{
+    return (request->extensions & flag) == 0 ||
+           (kvf_cursor_take_u64(cursor, number) && *number != 0);
+}
+
 /* Stock accepts and ignores a 13th frame, so one that isn't ours is no fault. */
 static kvf_status take_tail(kvf_slice tail, kvf_request *request, kvf_error *error)
 {
@@ -250,11 +262,11 @@ static kvf_status take_tail(kvf_slice tail, kvf_request *request, kvf_error *err
         return kvf_error_set(error, KVF_PROTOCOL,
                              "the tail frame of a request has %zu bytes and no room for its flags",
                              tail.length);
-    if ((request->extensions & KVF_EXTENSION_EPOCH) != 0 &&
-        (!kvf_cursor_take_u64(&cursor, &request->epoch) || request->epoch == 0))
+    if (!take_announced(&cursor, request, KVF_EXTENSION_EPOCH, &request->epoch) ||
+        !take_announced(&cursor, request, KVF_EXTENSION_LEASE, &request->lease))
         return kvf_error_set(error, KVF_PROTOCOL,
-                             "the tail frame of a request has %zu bytes and no epoch, which its "
-                             "flags announce",
+                             "the tail frame of a request has %zu bytes and no epoch or lease, "
+                             "which its flags announce",
                              tail.length);
     request->extended = true;
     return KVF_OK;

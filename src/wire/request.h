@@ -2,8 +2,8 @@
  * Frame by frame in docs/wire.md; the source is SGLang 0.4.7's NIXL connector.
  *
  * The tail frame: the 8 bytes "KVFERRY1", a u64 of extension flags (wire/event.h), little-endian; with
- * KVF_EXTENSION_EPOCH the epoch, a u64 that isn't 0; what follows is ignored, so that it can grow. A 13th frame without that magic is ignored whole, as stock
- * ignores ours. */
+ * KVF_EXTENSION_EPOCH the epoch, with KVF_EXTENSION_LEASE the lease, each a u64 that isn't 0; what follows is
+ * ignored, so that it can grow. A 13th frame without that magic is ignored whole, as stock ignores ours. */
 #ifndef KVF_WIRE_REQUEST_H
 #define KVF_WIRE_REQUEST_H
 

@@ -55,6 +55,8 @@ static void compare_request(const kvf_request *a, const kvf_request *b)
     assert_true(a->extensions == b->extensions);
     if ((a->extensions & KVF_EXTENSION_EPOCH) != 0)
         assert_true(a->epoch == b->epoch);
+    if ((a->extensions & KVF_EXTENSION_LEASE) != 0)
+        assert_true(a->lease == b->lease);
 }
 
 static void decode_again(const kvf_profile *profile, const kvf_request *request,
@@ -378,6 +380,42 @@ static void tail_frames_are_told_apart(void **state)
     assert_false(kvf_request_is_dummy(&request)); /* KVF_EXTENSION_NO_DUMMY */
 }
 
+/* Each number stands behind the one before; who doesn't know the last ignores it. */
+static void the_tails_numbers_are_the_announced_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t flags;
+        uint8_t numbers[16]; /* two little-endian u64 */
+        size_t length;
+        bool sound;
+        uint64_t epoch;
+        uint64_t lease;
+    } tails[] = {
+        {4 | 16, {7, [8] = 9}, 16, true, 7, 9},  {16, {9}, 8, true, 0, 9},
+        {4, {7, [8] = 9}, 16, true, 7, 0},       {4 | 16, {7}, 8, false, 0, 0},
+        {4 | 16, {7, [8] = 9}, 15, false, 0, 0}, {4 | 16, {7}, 16, false, 0, 0},
+        {4 | 16, {[8] = 9}, 16, false, 0, 0},    {16, {0}, 0, false, 0, 0},
+    };
+    frames message = sound();
+    message.count = 13;
+    for (size_t i = 0; i < sizeof tails / sizeof tails[0]; i++) {
+        uint8_t tail[32] = "KVFERRY1";
+        kvf_request request;
+        kvf_refusal refusal;
+        tail[8] = tails[i].flags;
+        memcpy(tail + 16, tails[i].numbers, 16);
+        message.slices[12] = (kvf_slice){tail, 16 + tails[i].length};
+        if (!tails[i].sound) {
+            (void)expect(wide, &message, KVF_PROTOCOL, "which its flags announce");
+            continue;
+        }
+        assert_int_equal(kvf_request_decode(wide, message.slices, 13, &request, &refusal, NULL),
+                         KVF_OK);
+        assert_true(request.epoch == tails[i].epoch && request.lease == tails[i].lease);
+    }
+}
+
 static void page_indices_keep_their_bounds(void **state)
 {
     (void)state;
@@ -435,7 +473,8 @@ static kvf_request random_request(test_random *random, const kvf_profile *profil
                          .required = (uint32_t)test_random_edgy(random) | 1,
                          .extended = extended,
                          .extensions = extended ? test_random_edgy(random) : 0,
-                         .epoch = extended ? 1 + test_random_below(random, UINT64_MAX) : 0};
+                         .epoch = extended ? 1 + test_random_below(random, UINT64_MAX) : 0,
+                         .lease = extended ? 1 + test_random_below(random, UINT64_MAX) : 0};
 }
 
 static void free_request(kvf_request *request)
@@ -564,6 +603,7 @@ int main(void)
         cmocka_unit_test(the_other_page_width_is_named),
         cmocka_unit_test(a_count_that_is_merely_wrong_is_no_profile),
         cmocka_unit_test(tail_frames_are_told_apart),
+        cmocka_unit_test(the_tails_numbers_are_the_announced_ones),
         cmocka_unit_test(page_indices_keep_their_bounds),
         cmocka_unit_test(random_requests_survive_round_trip_and_damage),
         cmocka_unit_test(random_pages_survive),
