@@ -3,6 +3,41 @@
 
 #include <stdlib.h>
 
+static void remember(sim_agent *agent)
+{
+    const sim_incoming *incoming;
+    DL_FOREACH2(agent->incoming, incoming, agent_next)
+    {
+        if (incoming->sender != NULL)
+            kvf_peer_ended(&agent->past, incoming->request.room);
+    }
+    if (agent->past.highest_epoch != 0 || agent->past.ended.count == 0)
+        return;
+    sim_former *former = calloc(1, sizeof *former);
+    if (former == NULL)
+        abort();
+    memcpy(former->name, agent->name, sizeof former->name);
+    former->past = agent->past;
+    kvf_peer_past_init(&agent->past, 0);
+    LL_PREPEND(agent->node->formers, former);
+}
+
+static void recall(sim_agent *agent)
+{
+    sim_node *node = agent->node;
+    sim_former *former;
+    LL_FOREACH(node->formers, former)
+    {
+        if (strcmp(former->name, agent->name) == 0)
+            break;
+    }
+    if (former == NULL || node->world->plant == SIM_PLANT_LOSS_FORGETS_IDS)
+        return;
+    agent->past = former->past;
+    LL_DELETE(node->formers, former);
+    free(former);
+}
+
 static sim_agent *new_agent(sim_node *node, const kvf_request *request)
 {
     sim_agent *agent = calloc(1, sizeof *agent);
@@ -11,6 +46,7 @@ static sim_agent *new_agent(sim_node *node, const kvf_request *request)
     agent->node = node;
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
     kvf_peer_past_init(&agent->past, SIM_REMEMBERED);
+    recall(agent);
     DL_APPEND(node->agents, agent);
     node->agent_count++;
     return agent;
@@ -127,6 +163,7 @@ void sim_agent_bury(sim_agent *agent, const char *why)
     node->agent_count--;
     DL_APPEND(node->dead_agents, agent);
     agent->dead = true;
+    remember(agent);
     fail_rooms(agent, why);
     drop_held(agent);
 }
@@ -216,6 +253,12 @@ void sim_agents_free(sim_node *node)
     {
         DL_DELETE(node->dead_agents, agent);
         free_agent(agent);
+    }
+    while (node->formers != NULL) {
+        sim_former *later = node->formers->next;
+        kvf_peer_past_free(&node->formers->past);
+        free(node->formers);
+        node->formers = later;
     }
     node->agent_count = 0;
 }

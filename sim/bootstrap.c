@@ -49,6 +49,7 @@ static void topology_answered(sim_world *world, sim_task *task)
 static void rank_answered(sim_world *world, sim_task *task)
 {
     sim_rank *rank = task->subject;
+    kvf_route_rank where;
     kvf_error error;
     if (task->number < 2) {
         kvf_error_set(&error, KVF_BOOTSTRAP, "bootstrap server %u: %s", rank->group,
@@ -57,11 +58,14 @@ static void rank_answered(sim_world *world, sim_task *task)
     } else if (task->length == 0) {
         kvf_error_set(&error, KVF_BOOTSTRAP, "prefill rank %u has not registered yet", rank->rank);
         fail_lookup(NULL, rank, KVF_LOOKUP_NOT_YET, &error);
-    } else if (kvf_route_rank_decode((kvf_slice){task->bytes, task->length}, &rank->where,
-                                     &error) != KVF_OK) {
+    } else if (kvf_route_rank_decode((kvf_slice){task->bytes, task->length}, &where, &error) !=
+               KVF_OK) {
         error.status = KVF_BOOTSTRAP;
         fail_lookup(NULL, rank, KVF_LOOKUP_FAILED, &error);
     } else {
+        if (where.rank_port != rank->where.rank_port)
+            kvf_room_memory_free(&rank->used);
+        rank->where = where;
         rank->shown = rank->where.extended;
         rank->where.extended |= world->assume;
         sim_rank_feed(rank, KVF_LOOKUP_ANSWERED, NULL);
@@ -157,7 +161,8 @@ static void register_rank(sim_world *world, sim_task *task)
     sim_node *node = task->node;
     sim_bootstrap *bootstrap = &world->bootstraps[node->group];
     bool reachable = bootstrap->mood == SIM_BOOTSTRAP_FINE;
-    if (reachable && !bootstrap->known[node->rank])
+    if (reachable &&
+        (!bootstrap->known[node->rank] || bootstrap->rows[node->rank].rank_port != node->port))
         put(world, node, bootstrap);
     if (node->stock && node->registered)
         return;

@@ -159,6 +159,24 @@ void sim_check_reason(const sim_side *side)
                     (unsigned long long)side->instance->id, side->node->name);
 }
 
+/* A stock decode can't tell two rooms of one id apart, and so the second must not be served, as long as neither side has
+ * been started again. */
+void sim_check_id(const sim_side *sender)
+{
+    const sim_instance *instance = sender->instance;
+    const sim_instance *earlier = instance->earlier;
+    if (sender->node->stock || earlier == NULL || !instance->receivers[0].node->stock)
+        return;
+    const sim_side *before = &earlier->senders[sender->node->rank];
+    bool same = before->was_asked && before->incarnation == sender->incarnation &&
+                (earlier->faults & SIM_BIT(SIM_FAULT_TRUNCATION)) == 0; /* of an agent's name */
+    for (uint32_t i = 0; i < instance->receiver_count; i++)
+        same = same && earlier->receivers[i].incarnation == instance->receivers[i].incarnation;
+    if (same)
+        sim_violate(sender->node->world, "room %llu on %s succeeds, whose id its decode had used",
+                    (unsigned long long)instance->id, sender->node->name);
+}
+
 /* ---- Acknowledgements ----------------------------------------------------------------------------- */
 
 static bool is_acknowledged(const sim_world *world, const char *agent_name, uint64_t room,

@@ -138,6 +138,7 @@ static void give(sim_sender *sender, sim_incoming *incoming)
         return;
     }
     sender->asked = true;
+    sender->side->was_asked = true;
     sim_incoming *earlier = of_agent(sender->incoming, incoming->agent);
     if (earlier != NULL)
         DL_DELETE(sender->incoming, earlier);

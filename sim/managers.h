@@ -53,6 +53,13 @@ struct sim_agent {
     sim_agent *next;
 };
 
+/* What is remembered of a stock agent that is gone, should it come back. */
+typedef struct sim_former {
+    kvf_peer_past past;
+    char name[KVF_AGENT_NAME_MAX + 1];
+    struct sim_former *next;
+} sim_former;
+
 struct sim_incoming {
     kvf_request request; /* its slices point into `data` and the agent's metadata */
     sim_agent *agent;

@@ -81,7 +81,8 @@ static void arrive(sim_world *world, sim_task *task)
     sim_connection *connection = task->subject;
     sim_node *prefill = connection->prefill;
     sim_node *decode = connection->decode;
-    if (prefill->alive && !prefill->stopped && !sim_is_cut(world, prefill, decode)) {
+    bool listens = prefill->alive && prefill->port == connection->port;
+    if (listens && !prefill->stopped && !sim_is_cut(world, prefill, decode)) {
         connection->prefill_open = true;
         connection->prefill_incarnation = prefill->incarnation;
         sim_task_add(world, world->now + sim_delay(world, prefill, decode), connected, decode,
@@ -89,7 +90,7 @@ static void arrive(sim_world *world, sim_task *task)
         return;
     }
     connection->broken = true;
-    bool refused = !prefill->alive && !sim_is_cut(world, prefill, decode);
+    bool refused = !listens && !sim_is_cut(world, prefill, decode);
     end_decode(connection, refused ? KVF_MILLISECOND : decode->heartbeat_timeout, false);
 }
 
@@ -105,10 +106,10 @@ sim_connection *sim_connection_open(sim_rank *rank)
     connection->decode_incarnation = decode->incarnation;
     connection->decode_open = true;
     connection->rank = rank;
+    connection->port = rank->where.rank_port;
     LL_PREPEND(world->connections, connection);
     for (uint32_t i = 0; i < world->node_count; i++)
-        if (strcmp(world->nodes[i].host, rank->where.rank_ip) == 0 &&
-            world->nodes[i].port == rank->where.rank_port)
+        if (strcmp(world->nodes[i].host, rank->where.rank_ip) == 0)
             connection->prefill = &world->nodes[i];
     if (connection->prefill == NULL)
         abort();

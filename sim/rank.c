@@ -121,7 +121,6 @@ void sim_rank_gone(sim_rank *rank, const char *text)
     sim_rank_feed(rank, KVF_LOOKUP_GONE, &error);
     if (!rank->node->stock)
         sim_inboxes_close(rank);
-    kvf_room_memory_free(&rank->used);
 }
 
 void sim_rank_join(sim_target *target, uint32_t group, uint32_t tp_rank)

@@ -53,6 +53,7 @@ static void pass_on(sim_world *world, sim_instance *earlier, sim_instance *insta
 {
     earlier->id_passed_on = true;
     instance->id = earlier->id;
+    instance->earlier = earlier;
     instance->prefill_group = earlier->prefill_group;
     instance->decode_group = earlier->decode_group;
     instance->heir = !has_succeeded(earlier);

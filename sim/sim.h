@@ -130,6 +130,7 @@ struct sim_node {
     sim_sender *senders; /* those closed but lingering among them */
     sim_agent *agents;
     sim_agent *dead_agents;
+    sim_former *formers;
     sim_held *held;
     kvf_timer held_timer;
     size_t held_bytes;
@@ -171,7 +172,8 @@ struct sim_side {
     bool aborted; /* by its user */
     bool shut_down;
     bool ended;
-    bool settled; /* its pages aren't in use any more */
+    bool settled;   /* its pages aren't in use any more */
+    bool was_asked; /* a sender: some request was given to it */
     bool pinned_by_stranger;
     uint32_t chunks_sent;
     kvf_poll state;
@@ -196,7 +198,8 @@ struct sim_instance {
         id_tainted; /* messages of it may still be under way: between stock peers the id is spent */
     bool asked_twice;
     bool id_passed_on;
-    bool heir; /* of the id of a room that had not succeeded everywhere */
+    bool heir;                   /* of the id of a room that had not succeeded everywhere */
+    const sim_instance *earlier; /* the id's last user */
     sim_side senders[SIM_RANKS];
     sim_side receivers[SIM_RANKS];
     uint32_t sender_count;
@@ -214,6 +217,7 @@ struct sim_connection {
     sim_node *prefill;
     uint32_t decode_incarnation;
     uint32_t prefill_incarnation;
+    uint16_t port;
     bool decode_open;
     bool prefill_open;
     bool broken;          /* nothing more passes */
@@ -417,6 +421,7 @@ bool sim_faulty_now(sim_world *world, sim_fault fault, unsigned per_thousand);
 void sim_check_step(sim_world *world, sim_node *node);
 void sim_check_end(sim_world *world);
 void sim_check_reason(const sim_side *side);
+void sim_check_id(const sim_side *sender);
 void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request);
 void sim_check_post(const sim_transfer *transfer);
 void sim_check_awake(const sim_transfer *transfer);

@@ -235,8 +235,10 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
     side->error = outcome->error;
     if (outcome->state == KVF_SUCCESS && side->receiver != NULL && !sim_is_deceived(side))
         sim_memory_verify(side, side);
-    if (outcome->state == KVF_SUCCESS && side->receiver == NULL)
+    if (outcome->state == KVF_SUCCESS && side->receiver == NULL) {
         verify_destinations(side);
+        sim_check_id(side);
+    }
     if (outcome->state == KVF_FAILED)
         sim_check_reason(side);
     at(side, soon(world, 400 * KVF_MILLISECOND), close_task, 0);

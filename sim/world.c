@@ -19,6 +19,9 @@ void sim_node_start(sim_node *node)
     node->held_count = 0;
     node->held_bytes = 0;
     node->ghosts = 0;
+    /* A stock rank takes any port that is free; what else is restarted comes back where it was. */
+    node->port =
+        (uint16_t)(50000 + node->index + (node->stock ? SIM_NODES * node->incarnation : 0));
     (void)sim_pool_open(node);
     (void)snprintf(node->agent_name, sizeof node->agent_name, "%s-%u", node->name,
                    node->incarnation); /* a decode node's inboxes have names of their own */
@@ -50,7 +53,6 @@ static void add_node(sim_world *world, bool prefill, bool stock, uint32_t group,
     (void)snprintf(node->name, sizeof node->name, "%s%u.%u", prefill ? "prefill" : "decode", group,
                    rank);
     (void)snprintf(node->host, sizeof node->host, "10.0.0.%u", node->index + 1);
-    node->port = (uint16_t)(50000 + node->index);
     sim_node_start(node);
 }
 

@@ -673,6 +673,26 @@ static void a_used_id_of_a_stock_agent_is_refused(void **state)
     kvf_sender_close(sender);
 }
 
+/* Over a new connection it can't tell its rooms apart any better. */
+static void a_used_id_is_remembered_across_connections(void **state)
+{
+    scene *one = *state;
+    static const uint64_t pages[] = {9, 4};
+    room_works(one, open_room(one, 172, 2), 172);
+    kvf_statistics before = test_statistics(&one->prefill);
+    raw_push_close(&one->raw.push);
+    test_wait_statistic(&one->prefill, peers_lost, before.peers_lost + 1);
+    raw_push_open(&one->raw.push, kvf_manager_port(one->prefill.manager));
+    kvf_sender *sender = open_room(one, 172, 2);
+    kvf_request again = raw_decode_request(&one->raw, 172, pages, 2);
+    raw_decode_send(&one->raw, &again);
+    test_wait_statistic(&one->prefill, messages_dropped, before.messages_dropped + 1);
+    assert_int_equal(kvf_sender_poll(sender), KVF_BOOTSTRAPPING);
+    kvf_sender_close(sender);
+    test_worker_fill(&one->raw.worker);
+    room_works(one, open_room(one, 173, 2), 173);
+}
+
 static void a_rank_that_hangs_up_fails_its_rooms_only(void **state)
 {
     scene *one = *state;
@@ -728,6 +748,7 @@ int main(void)
         ON(start_hasty, a_room_that_waits_for_more_ranks_ends),
         ON(start_forgetful, a_closed_rooms_id_starts_anew),
         ON(start_loop, a_used_id_of_a_stock_agent_is_refused),
+        ON(start_loop, a_used_id_is_remembered_across_connections),
         ON_BOTH(a_rank_that_hangs_up_fails_its_rooms_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

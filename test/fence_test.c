@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -378,6 +379,32 @@ static void a_used_id_is_refused_by_name(void **state)
     test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 6, PAGES);
 }
 
+static void start_prefill_again(const char *const *settings)
+{
+    uint64_t lost = test_statistics(&one.decode).peers_lost;
+    test_worker_close(&one.prefill);
+    test_wait_statistic(&one.decode, peers_lost, lost + 1);
+    test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.bootstrap.address, settings);
+    test_worker_fill(&one.prefill);
+}
+
+/* At the port it had it may be the same process, to which only the connection was lost; at another one it is not. */
+static void a_used_id_is_forgotten_when_the_rank_restarts(void **state)
+{
+    char port[8];
+    const char *const there[] = {"extensions", "off", "control_port", port, NULL};
+    start(*state, stock, patient);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 5, PAGES);
+    (void)snprintf(port, sizeof port, "%u", kvf_manager_port(one.prefill.manager));
+    start_prefill_again(there);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 6, PAGES);
+    kvf_receiver *receiver = ask(5, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_BUSY, "used before");
+    kvf_receiver_close(receiver);
+    start_prefill_again(stock);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 5, PAGES);
+}
+
 #define ON(engine, name)                                                                           \
     {                                                                                              \
 #name " (" engine ")", name, NULL, stop, (void *)(uintptr_t)engine                         \
@@ -407,6 +434,7 @@ int main(void)
         ON_EACH(an_assumption_that_is_wrong_does_no_harm),
         ON_EACH(a_hello_shows_who_was_assumed),
         ON_EACH(a_used_id_is_refused_by_name),
+        ON("loop", a_used_id_is_forgotten_when_the_rank_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

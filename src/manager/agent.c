@@ -8,6 +8,66 @@
 
 /* ---- Coming and going --------------------------------------------------------------------------- */
 
+/* What is remembered of a stock agent that is gone, should it come back: over a new connection it has its old name, and
+ * can tell its rooms apart no better than before. Only after its restart it has another one. */
+struct kvf_former {
+    kvf_peer_past past;
+    UT_hash_handle by_name;
+    char name[KVF_AGENT_NAME_MAX + 1];
+};
+
+static kvf_former *find_former(const kvf_manager *manager, const char *name)
+{
+    kvf_former *former = NULL;
+    HASH_FIND(by_name, manager->formers, name, strlen(name), former);
+    return former;
+}
+
+static void free_former(kvf_manager *manager, kvf_former *former)
+{
+    HASH_DELETE(by_name, manager->formers, former);
+    kvf_peer_past_free(&former->past);
+    free(former);
+}
+
+/* Where there is no memory for it, a used id is the peer's own business. */
+static void remember(kvf_agent *agent)
+{
+    kvf_manager *manager = agent->manager;
+    const kvf_incoming *incoming;
+    DL_FOREACH2(agent->incoming, incoming, agent_next)
+    {
+        if (incoming->sender != NULL)
+            kvf_peer_ended(&agent->past, incoming->request.room);
+    }
+    if (agent->past.highest_epoch != 0 || agent->past.ended.count == 0)
+        return;
+    kvf_former *former = calloc(1, sizeof *former);
+    if (former == NULL)
+        return;
+    memcpy(former->name, agent->name, sizeof former->name);
+    HASH_ADD(by_name, manager->formers, name, strlen(former->name), former);
+    if (find_former(manager, former->name) != former) {
+        free(former);
+        return;
+    }
+    former->past = agent->past;
+    kvf_peer_past_init(&agent->past, 0);
+    if (HASH_CNT(by_name, manager->formers) > manager->settings.max_peers)
+        free_former(manager, manager->formers); /* the oldest */
+}
+
+static void recall(kvf_agent *agent)
+{
+    kvf_manager *manager = agent->manager;
+    kvf_former *former = find_former(manager, agent->name);
+    if (former == NULL)
+        return;
+    agent->past = former->past;
+    kvf_peer_past_init(&former->past, 0);
+    free_former(manager, former);
+}
+
 static uint64_t patience_of(const kvf_agent *agent)
 {
     return kvf_peer_patience(&agent->past, agent->manager->settings.heartbeat_timeout);
@@ -44,6 +104,7 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
         free(agent);
         return NULL;
     }
+    recall(agent);
     find_least_patience(manager);
     kvf_count(manager, KVF_COUNT_PEERS, 1);
     return agent;
@@ -179,6 +240,7 @@ static void bury(kvf_agent *agent, const char *why)
     find_least_patience(manager);
     DL_APPEND(manager->dead_agents, agent);
     agent->dead = true;
+    remember(agent);
     kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
     fail_rooms(agent, why);
     drop_held(agent);
@@ -256,6 +318,8 @@ void kvf_agents_free(kvf_manager *manager)
         DL_DELETE(manager->dead_agents, agent);
         free_agent(agent);
     }
+    while (manager->formers != NULL)
+        free_former(manager, manager->formers);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------- */

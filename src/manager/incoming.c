@@ -62,24 +62,26 @@ static void leave_held(kvf_manager *manager, kvf_incoming *incoming)
     incoming->held = NULL;
 }
 
-/* Nothing is written for the request any more, and nothing was that could not be acknowledged. */
+/* Nothing is written for the request any more, and nothing was that could not be acknowledged: that comes last, when
+ * whoever hears of it finds everything done. */
 void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming)
 {
     kvf_held *held = incoming->held;
+    kvf_agent *agent = incoming->agent;
     kvf_check_free(incoming);
-    if (incoming->stop_wanted && manager->engine != NULL)
-        kvf_letters_stopped(incoming->agent, &incoming->request);
     if (incoming->sender != NULL)
-        kvf_peer_ended(&incoming->agent->past, incoming->request.room);
+        kvf_peer_ended(&agent->past, incoming->request.room);
     if (held != NULL) {
         leave_held(manager, incoming);
         drop_held_if_empty(manager, held);
     }
     if (incoming->sender != NULL)
         DL_DELETE(incoming->sender->incoming, incoming);
-    DL_DELETE2(incoming->agent->incoming, incoming, agent_prev, agent_next);
+    DL_DELETE2(agent->incoming, incoming, agent_prev, agent_next);
     kvf_binding_release(incoming->binding);
     free(incoming->pages);
+    if (incoming->stop_wanted && manager->engine != NULL)
+        kvf_letters_stopped(agent, &incoming->request);
     free(incoming);
 }
 

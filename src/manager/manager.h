@@ -32,6 +32,7 @@ typedef struct kvf_agent kvf_agent;
 typedef struct kvf_incoming kvf_incoming;
 typedef struct kvf_held kvf_held;
 typedef struct kvf_delivery kvf_delivery;
+typedef struct kvf_former kvf_former;
 typedef struct kvf_server kvf_server;
 typedef struct kvf_rank kvf_rank;
 typedef struct kvf_target kvf_target;
@@ -227,6 +228,7 @@ struct kvf_manager {
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
+    kvf_former *formers;   /* pasts of stock agents that are gone, by name, oldest first */
     uint64_t patience;     /* of the least patient agent; KVF_NEVER without any */
     kvf_sender *lingering; /* closed, but the transport has not finished with their pages */
     kvf_held *held;        /* by room */

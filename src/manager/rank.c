@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);
@@ -20,6 +21,12 @@ static bool is_wanted(const kvf_rank *rank)
     return false;
 }
 
+/* A stock rank that was restarted has another port: it is one that has had no room yet. */
+static bool is_same_place(const kvf_route_rank *before, const kvf_route_rank *now)
+{
+    return before->rank_port == now->rank_port && strcmp(before->rank_ip, now->rank_ip) == 0;
+}
+
 static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
 {
     kvf_rank *rank = user;
@@ -28,6 +35,8 @@ static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
     if (answer->outcome != KVF_BOOTSTRAP_ANSWERED)
         kvf_server_forget(rank->manager, rank->key, rank->address_length);
     if (answer->outcome == KVF_BOOTSTRAP_ANSWERED) {
+        if (!is_same_place(&rank->where, &answer->rank))
+            kvf_room_memory_free(&rank->used);
         rank->where = answer->rank;
         rank->shown = answer->rank.extended && rank->manager->settings.extensions != 0;
         if (rank->manager->settings.peer_extensions != 0)
@@ -94,7 +103,6 @@ static void gone(kvf_link *link, const char *text)
     kvf_server_forget(rank->manager, rank->key, rank->address_length);
     rank_feed(rank, KVF_LOOKUP_GONE, &error);
     kvf_inboxes_close(rank);
-    kvf_room_memory_free(&rank->used);
     forget_process(rank);
 }
 
@@ -235,7 +243,7 @@ static void free_rank(kvf_rank *rank)
 /* Nobody needs it, and it holds nothing worth keeping. */
 static bool is_spent(const kvf_rank *rank)
 {
-    return rank->targets == NULL && !rank->link.busy &&
+    return rank->targets == NULL && !rank->link.busy && rank->used.count == 0 &&
            (rank->machine.state == KVF_LOOKUP_IDLE || rank->machine.state == KVF_LOOKUP_PAUSING);
 }
 

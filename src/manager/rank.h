@@ -33,7 +33,7 @@ struct kvf_rank {
     kvf_link link;
     kvf_peer_process process; /* who is at its other end */
     kvf_inbox *inbox;         /* what requests name; NULL until the first one */
-    kvf_room_memory used;     /* room ids; of a stock rank, since it was connected */
+    kvf_room_memory used;     /* room ids; of a stock rank, since it was found there */
     kvf_target *targets;      /* of rooms that need this rank */
     UT_hash_handle by_key;
     size_t address_length;
