@@ -189,8 +189,8 @@ class Process:
 class Stage:
     """Starts processes and sees to it that all of them are gone at the end."""
 
-    def __init__(self, build: pathlib.Path, transport: str) -> None:
-        self.tool = str(build / "kvferry")
+    def __init__(self, build: pathlib.Path, transport: str, under: list[str]) -> None:
+        self.tool = [*under, str(build / "kvferry")]
         self.transport = transport
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvferry-e2e-"))
         self.processes: list[Process] = []
@@ -214,7 +214,7 @@ class Stage:
     def bootstrap(self, name: str = "bootstrap", host: str = "127.0.0.1", prefix: tuple[str, ...] = ()) -> str:
         """Starts one, on the port one of this name had before. Returns its address."""
         port = self._ports.get(name, 0)
-        process = self.start(name, [*prefix, self.tool, "bootstrap", "--listen", f"{host}:{port}"])
+        process = self.start(name, [*prefix, *self.tool, "bootstrap", "--listen", f"{host}:{port}"])
         line = process.wait_for("address", lambda line: "listening" in line.get("text", ""), START)
         self._ports[name] = int(line["text"].rpartition(":")[2])
         return line["text"].rpartition(" ")[2]
@@ -222,7 +222,7 @@ class Stage:
     def worker(self, role: str, bootstrap: str, name: str = "", prefix: tuple[str, ...] = (), **settings: str) -> Process:
         """Starts one, on the control port a prefill of this name had before, and waits until it is ready."""
         name = name or role
-        command = [*prefix, self.tool, role, "--bootstrap", bootstrap]
+        command = [*prefix, *self.tool, role, "--bootstrap", bootstrap]
         for key, value in POOL.items():
             command += [f"--{key}", str(value)]
         values = SETTINGS | {"transports": TRANSPORTS[self.transport]} | settings

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Real faults on real processes. Usage: run.py BUILD TRANSPORT [--six | CASE...]; TRANSPORT is shm or tcp.
+"""Real faults on real processes. Usage: run.py BUILD TRANSPORT [--under COMMAND] [--six | CASE...]; TRANSPORT is shm or
+tcp, COMMAND what each process is to run under, such as valgrind.
 
 Prints a line for each case, with what it measured. Exit status 77: nothing could be run here."""
 
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,10 +22,10 @@ def _can_make_namespaces() -> bool:
     return subprocess.run(["unshare", "--net", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
 
 
-def _run_one(build: pathlib.Path, transport: str, name: str) -> bool:
+def _run_one(build: pathlib.Path, transport: str, under: list[str], name: str) -> bool:
     start = time.monotonic()
     try:
-        with Stage(build, transport) as stage:
+        with Stage(build, transport, under) as stage:
             measured = cases.CASES[name](stage)
     except Failed as failure:
         print(f"FAILED {name} ({transport}): {failure}", flush=True)
@@ -34,15 +36,18 @@ def _run_one(build: pathlib.Path, transport: str, name: str) -> bool:
 
 def main() -> int:
     build, transport = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    words, under = sys.argv[3:], []
+    if words[:1] == ["--under"]:
+        words, under = words[2:], shlex.split(words[1])
     every = [name for name in cases.CASES if transport == "tcp" or name not in cases.TCP_ONLY]
-    chosen = cases.SIX if sys.argv[3:] == ["--six"] else sys.argv[3:] or every
+    chosen = cases.SIX if words == ["--six"] else words or every
     if not _can_make_namespaces():
         needing = [name for name in chosen if name in ("network cut", "full disk")]
         print(f"skipped, as it takes root and namespaces: {', '.join(needing)}")
         chosen = [name for name in chosen if name not in needing]
     if not chosen:
         return 77
-    wrong = [name for name in chosen if not _run_one(build, transport, name)]
+    wrong = [name for name in chosen if not _run_one(build, transport, under, name)]
     print(f"{len(chosen) - len(wrong)} cases passed, {len(wrong)} failed")
     return 1 if wrong else 0
 

@@ -190,6 +190,7 @@ class Trial:
         # A server that stays from the row before has that row's prompts in its cache.
         for server in self.sides:
             server.flush_cache()
+            server.mark_log()
         before = [_work(server) for server in self.kvferry_sides]
         self.ask("one at a time", everything, 1)
         self.check_one_at_a_time(before)

@@ -112,6 +112,7 @@ class Server:
     reports: pathlib.Path
     pids: list[int] = field(default_factory=list)
     read_from: int = 0  # position in the log; earlier lines aren't looked at
+    scheduler_pid: int = 0  # once it was seen
 
     @property
     def url(self) -> str:
@@ -134,6 +135,8 @@ class Server:
             return marker in self.log.read_bytes()
 
         wait_for(f"start of {self.name}", started, START, 0.25)
+        if self.role != "balancer":
+            assert self.scheduler
 
     @property
     def running(self) -> bool:
@@ -142,8 +145,12 @@ class Server:
 
     @property
     def scheduler(self) -> int:
+        """Also when it has died since it was first asked for."""
+        if self.scheduler_pid:
+            return self.scheduler_pid
         for pid in self.pids:
             if processes.title(pid).startswith("sglang::scheduler"):
+                self.scheduler_pid = pid
                 return pid
         raise Failed(f"{self.name} has no scheduler: {self.last_words()}")
 
