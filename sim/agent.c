@@ -11,31 +11,8 @@ static void remember(sim_agent *agent)
         if (incoming->sender != NULL)
             kvf_peer_ended(&agent->past, incoming->request.room);
     }
-    if (agent->past.highest_epoch != 0 || agent->past.ended.count == 0)
-        return;
-    sim_former *former = calloc(1, sizeof *former);
-    if (former == NULL)
-        abort();
-    memcpy(former->name, agent->name, sizeof former->name);
-    former->past = agent->past;
-    kvf_peer_past_init(&agent->past, 0);
-    LL_PREPEND(agent->node->formers, former);
-}
-
-static void recall(sim_agent *agent)
-{
-    sim_node *node = agent->node;
-    sim_former *former;
-    LL_FOREACH(node->formers, former)
-    {
-        if (strcmp(former->name, agent->name) == 0)
-            break;
-    }
-    if (former == NULL || node->world->plant == SIM_PLANT_LOSS_FORGETS_IDS)
-        return;
-    agent->past = former->past;
-    LL_DELETE(node->formers, former);
-    free(former);
+    if (agent->past.highest_epoch == 0 && agent->node->world->plant != SIM_PLANT_LOSS_FORGETS_IDS)
+        kvf_formers_keep(&agent->node->formers, agent->name, &agent->past.ended);
 }
 
 static sim_agent *new_agent(sim_node *node, const kvf_request *request)
@@ -46,7 +23,7 @@ static sim_agent *new_agent(sim_node *node, const kvf_request *request)
     agent->node = node;
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
     kvf_peer_past_init(&agent->past, SIM_REMEMBERED);
-    recall(agent);
+    kvf_formers_recall(&node->formers, agent->name, &agent->past.ended);
     DL_APPEND(node->agents, agent);
     node->agent_count++;
     return agent;
@@ -144,14 +121,18 @@ static void fail_rooms(sim_agent *agent, const char *why)
     }
 }
 
-static void drop_held(sim_agent *agent)
+static void drop_held(sim_agent *agent, const char *why)
 {
+    kvf_error error;
+    kvf_error_set(&error, KVF_PEER_GONE, "%s", why);
     sim_incoming *incoming;
     sim_incoming *next;
     DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
     {
-        if (incoming->sender == NULL)
-            sim_incoming_free(incoming);
+        if (incoming->sender != NULL)
+            continue;
+        sim_letters_failed(agent, &incoming->request, &error);
+        sim_incoming_free(incoming);
     }
 }
 
@@ -165,7 +146,7 @@ void sim_agent_bury(sim_agent *agent, const char *why)
     agent->dead = true;
     remember(agent);
     fail_rooms(agent, why);
-    drop_held(agent);
+    drop_held(agent, why);
 }
 
 /* While its control connection lives the agent isn't forgotten: a request of before would be news again, and what
@@ -194,14 +175,15 @@ void sim_agents_give_up(sim_node *node, uint64_t silence)
 {
     sim_agent *agent;
     sim_agent *next;
+    const char *why = "this process was stopped for too long";
     DL_FOREACH_SAFE(node->agents, agent, next)
     {
         if (silence <= patience_of(agent))
             continue;
-        sim_agent_transport_failed(agent, "this process was stopped for too long");
+        sim_agent_transport_failed(agent, why);
         if (agent->dead)
             continue;
-        drop_held(agent);
+        drop_held(agent, why);
         if (node->world->plant != SIM_PLANT_STALE_REQUEST_TAKEN)
             agent->refused_until = sim_now(node) + agent->past.lease;
     }
@@ -254,12 +236,7 @@ void sim_agents_free(sim_node *node)
         DL_DELETE(node->dead_agents, agent);
         free_agent(agent);
     }
-    while (node->formers != NULL) {
-        sim_former *later = node->formers->next;
-        kvf_peer_past_free(&node->formers->past);
-        free(node->formers);
-        node->formers = later;
-    }
+    kvf_formers_free(&node->formers);
     node->agent_count = 0;
 }
 

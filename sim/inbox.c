@@ -173,7 +173,8 @@ static sim_target *find_target(const sim_inbox *inbox, const kvf_notice *notice)
     if (notice->epoch == 0)
         return sim_rank_is_shown(inbox->rank) ? NULL : find_by_room(inbox, notice->room);
     sim_target *target = sim_inbox_target(inbox, notice->epoch, notice->room);
-    inbox->rank->shown |= target != NULL;
+    if (target != NULL)
+        sim_rank_show(inbox->rank);
     return target;
 }
 

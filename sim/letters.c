@@ -239,7 +239,7 @@ void sim_letters_message(sim_node *node, const kvf_slice *frames, size_t count)
         return;
     sim_inbox *inbox = sim_inbox_find(node, letter.agent_name);
     if (inbox != NULL && inbox->rank != NULL)
-        inbox->rank->shown = true;
+        sim_rank_show(inbox->rank);
     sim_target *target = inbox == NULL ? NULL : sim_inbox_target(inbox, letter.epoch, letter.room);
     if (target == NULL)
         sim_trace(node->world, node, "drops a letter about room %llu: it has ended meanwhile",

@@ -53,13 +53,6 @@ struct sim_agent {
     sim_agent *next;
 };
 
-/* What is remembered of a stock agent that is gone, should it come back. */
-typedef struct sim_former {
-    kvf_peer_past past;
-    char name[KVF_AGENT_NAME_MAX + 1];
-    struct sim_former *next;
-} sim_former;
-
 struct sim_incoming {
     kvf_request request; /* its slices point into `data` and the agent's metadata */
     sim_agent *agent;
@@ -240,6 +233,7 @@ void sim_rank_leave(sim_target *target);
 void sim_rank_request(sim_target *target);
 void sim_rank_ask_to_stop(sim_target *target);
 bool sim_rank_is_shown(const sim_rank *rank);
+void sim_rank_show(sim_rank *rank);
 void sim_rank_gone(sim_rank *rank, const char *text);
 void sim_ranks_open(sim_node *node);
 void sim_ranks_close(sim_node *node);

@@ -390,8 +390,9 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     }
     if (!is_news(agent, &request))
         return;
-    if (is_refused(agent, &request, &error))
+    bool refused = is_refused(agent, &request, &error);
+    if (refused && sender != NULL)
         sim_incoming_refuse(node, sender, request.room, &error);
-    else
+    else if (!refused)
         sim_incoming_take(node, sender, agent, &request);
 }

@@ -100,6 +100,14 @@ static void rank_timer(kvf_timer *timer, uint64_t now)
     sim_rank_feed(rank, KVF_LOOKUP_TIMER, NULL);
 }
 
+/* Its ids may be used again at once. */
+void sim_rank_show(sim_rank *rank)
+{
+    if (!rank->shown)
+        kvf_room_memory_free(&rank->used);
+    rank->shown = true;
+}
+
 bool sim_rank_is_shown(const sim_rank *rank)
 {
     return rank->shown ||

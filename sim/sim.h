@@ -130,7 +130,7 @@ struct sim_node {
     sim_sender *senders; /* those closed but lingering among them */
     sim_agent *agents;
     sim_agent *dead_agents;
-    sim_former *formers;
+    kvf_formers formers;
     sim_held *held;
     kvf_timer held_timer;
     size_t held_bytes;

@@ -7,6 +7,7 @@
 #include "base/timers.h"
 #include "plan/ranks.h"
 #include "plan/writes.h"
+#include "room/formers.h"
 #include "room/lookup.h"
 #include "room/memory.h"
 #include "room/receiver.h"

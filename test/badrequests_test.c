@@ -673,6 +673,28 @@ static void a_used_id_of_a_stock_agent_is_refused(void **state)
     kvf_sender_close(sender);
 }
 
+/* An agent that says it bears no silence at all, and then any. */
+static void leases_of_all_lengths_are_served(void **state)
+{
+    static const uint64_t leases[] = {1, UINT64_MAX, KVF_SECOND, 1};
+    static const uint64_t pages[] = {9, 4};
+    scene *one = *state;
+    for (uint64_t i = 0; i < sizeof leases / sizeof leases[0]; i++) {
+        kvf_request request = raw_decode_request(&one->second, 174 + i, pages, 2);
+        request.extended = true;
+        request.extensions = KVF_EXTENSION_EPOCH | KVF_EXTENSION_LEASE;
+        request.epoch = i + 1;
+        request.lease = leases[i];
+        kvf_sender *sender = open_room(one, 174 + i, 2);
+        raw_decode_send(&one->second, &request);
+        send_pages(sender, 6, 2);
+        assert_true(raw_decode_notified(&one->second, 2 * (i + 1)));
+        test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+        kvf_sender_close(sender);
+    }
+    bystander_works(one);
+}
+
 /* Over a new connection it can't tell its rooms apart any better. */
 static void a_used_id_is_remembered_across_connections(void **state)
 {
@@ -749,6 +771,7 @@ int main(void)
         ON(start_forgetful, a_closed_rooms_id_starts_anew),
         ON(start_loop, a_used_id_of_a_stock_agent_is_refused),
         ON(start_loop, a_used_id_is_remembered_across_connections),
+        ON(start_loop, leases_of_all_lengths_are_served),
         ON_BOTH(a_rank_that_hangs_up_fails_its_rooms_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

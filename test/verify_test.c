@@ -368,6 +368,33 @@ static void each_destination_checks_for_itself(void **state)
     }
 }
 
+/* The first to ask is written to first; the other one's transfer stays away. Only when that one gives up the room fails. */
+static void one_that_has_everything_may_go(void **state)
+{
+    static const char *const stalling[] = {"fault", "transfer_stall=2", NULL};
+    static const char *const *const ways[] = {on, NULL};
+    for (size_t i = 0; i < 2; i++) {
+        test_worker second;
+        two_destinations(*state, stalling, ways[i], &second);
+        kvf_receiver *first = ask_second(&second);
+        test_wait_statistic(&one.prefill, requests_held, 1);
+        kvf_receiver *other = ask_for(1, KVF_VERIFY_DEFAULT);
+        test_wait_statistic(&one.prefill, requests_held, 2);
+        kvf_sender *sender = give(1, 1);
+        ends(&second, 1, KVF_OK, ways[i] == on);
+        test_wait_statistic(&one.prefill, messages_received, ways[i] == on ? 3 : 2);
+        kvf_receiver_close(first);
+        test_worker_close(&second);
+        test_wait_statistic(&one.prefill, peers_lost, 1);
+        assert_int_equal(kvf_sender_poll(sender), KVF_TRANSFERRING);
+        kvf_receiver_abort(other);
+        test_sender_ends(&one.prefill, sender, KVF_PEER_FAILED, "gave the room up");
+        kvf_receiver_close(other);
+        kvf_sender_close(sender);
+        (void)stop(NULL);
+    }
+}
+
 /* The byte is wrong at its source while it is written to one: whether the other gets it too is chance, and whether it
  * is still wrong when that one asks for the pages. */
 static void one_that_finds_other_bytes_ends_the_room(void **state)
@@ -533,6 +560,7 @@ int main(void)
         ON_EACH(an_aux_record_is_found),
         ON_EACH(unverified_rooms_do_not_notice),
         ON_EACH(each_destination_checks_for_itself),
+        ON_EACH(one_that_has_everything_may_go),
         ON_EACH(one_that_finds_other_bytes_ends_the_room),
         ON_EACH(an_abort_while_the_source_is_summed),
         ON_EACH(the_sender_gives_up_while_it_sums),

@@ -2,11 +2,21 @@
 
 #include <limits.h>
 
-uint64_t kvf_clock_now(void)
+static uint64_t read_clock(clockid_t clock)
 {
     struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    (void)clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * KVF_SECOND + (uint64_t)now.tv_nsec;
+}
+
+uint64_t kvf_clock_now(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t kvf_clock_elapsed(void)
+{
+    return read_clock(CLOCK_BOOTTIME);
 }
 
 int kvf_clock_wait(uint64_t now, uint64_t deadline)

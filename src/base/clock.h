@@ -13,6 +13,9 @@
 /* Nanoseconds of the monotonic clock, which doesn't jump when the date is set. */
 uint64_t kvf_clock_now(void);
 
+/* The same, but going on while the machine is suspended. */
+uint64_t kvf_clock_elapsed(void);
+
 /* How long epoll may sleep from `now` until `deadline`, in milliseconds, rounded up; -1 for never. */
 int kvf_clock_wait(uint64_t now, uint64_t deadline);
 

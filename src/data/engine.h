@@ -8,6 +8,7 @@
 #define KVF_DATA_ENGINE_H
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/settings.h"
 #include "plan/writes.h"
@@ -131,7 +132,15 @@ typedef struct kvf_engine_operations {
 
 struct kvf_engine {
     const kvf_engine_operations *operations;
+    /* By kvf_clock_elapsed(), set by the owner; 0: no bound. Later nothing is posted: the process was stopped in the
+     * middle of progress(), and its owner has to find out first whether it still may. */
+    uint64_t post_until;
 };
+
+static inline bool kvf_engine_may_post(const kvf_engine *engine)
+{
+    return engine->post_until == 0 || kvf_clock_elapsed() <= engine->post_until;
+}
 
 /* Opens the engine the settings name, wrapped in fault.c when the setting "fault" isn't empty. */
 kvf_status kvf_engine_open(const kvf_settings *settings, kvf_flavour flavour,

@@ -329,6 +329,26 @@ static void a_small_transfer_overtakes_a_big_one(void **state)
     close_pair(&p);
 }
 
+/* The owner was stopped for so long that it has to look first. */
+static void nothing_is_posted_past_the_moment(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    static const uint32_t pages[] = {0, 1, 2};
+    job j;
+    prepare(&p, &j, pages, pages, 3, "7_kv_0_1");
+    post(&p, &j);
+    p.writer.engine->post_until = 1;
+    for (int i = 0; i < 100; i++)
+        progress_both(&p);
+    assert_int_equal(j.transfer.writes_posted, 0);
+    assert_int_equal(j.done, 0);
+    p.writer.engine->post_until = KVF_NEVER;
+    await_done(&p, &j, KVF_OK);
+    close_pair(&p);
+}
+
 static void cancel_ends_without_a_notification(void **state)
 {
     enum { PAGES = POOL / PAGE };
@@ -522,6 +542,7 @@ int main(void)
             cmocka_unit_test_prestate(two_parts_notify_in_order, which),
             cmocka_unit_test_prestate(no_pages_only_notify, which),
             cmocka_unit_test_prestate(a_small_transfer_overtakes_a_big_one, which),
+            cmocka_unit_test_prestate(nothing_is_posted_past_the_moment, which),
             cmocka_unit_test_prestate(cancel_ends_without_a_notification, which),
             cmocka_unit_test_prestate(bad_addresses_and_keys_are_refused, which),
             cmocka_unit_test_prestate(unmapped_memory_is_refused, which),

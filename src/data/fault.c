@@ -306,6 +306,7 @@ static bool fault_progress(kvf_engine *base, uint64_t budget)
         engine->callbacks.peer_failed(engine->callbacks.user, peer, "injected: the peer failed");
     }
     uint64_t next = release_held(engine);
+    engine->inner->post_until = base->post_until;
     bool more = engine->inner->operations->progress(engine->inner, budget);
     set_timer(engine, next);
     return more || next <= kvf_clock_now();

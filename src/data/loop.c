@@ -364,6 +364,8 @@ static bool loop_progress(kvf_engine *base, uint64_t budget)
     loop_engine *engine = loop_of(base);
     uint64_t deadline = kvf_clock_after(kvf_clock_now(), budget);
     for (;;) {
+        if (!kvf_engine_may_post(base))
+            return true;
         bool moved = carry_out_some(engine);
         moved = deliver_all(engine) || moved;
         moved = kvf_transfers_advance(&engine->transfers) || moved;

@@ -178,6 +178,8 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
             continue;
         report_failed(engine);
         kvf_ucx_reap_peers(engine);
+        if (!kvf_engine_may_post(base))
+            return true;
         bool moved = kvf_transfers_advance(&engine->transfers);
         if (!moved && rounds == 0)
             return false;

@@ -8,64 +8,17 @@
 
 /* ---- Coming and going --------------------------------------------------------------------------- */
 
-/* What is remembered of a stock agent that is gone, should it come back: over a new connection it has its old name, and
- * can tell its rooms apart no better than before. Only after its restart it has another one. */
-struct kvf_former {
-    kvf_peer_past past;
-    UT_hash_handle by_name;
-    char name[KVF_AGENT_NAME_MAX + 1];
-};
-
-static kvf_former *find_former(const kvf_manager *manager, const char *name)
-{
-    kvf_former *former = NULL;
-    HASH_FIND(by_name, manager->formers, name, strlen(name), former);
-    return former;
-}
-
-static void free_former(kvf_manager *manager, kvf_former *former)
-{
-    HASH_DELETE(by_name, manager->formers, former);
-    kvf_peer_past_free(&former->past);
-    free(former);
-}
-
-/* Where there is no memory for it, a used id is the peer's own business. */
+/* Only its restart gives a stock agent another name; one of kvferry has a fresh one with each connection. */
 static void remember(kvf_agent *agent)
 {
-    kvf_manager *manager = agent->manager;
     const kvf_incoming *incoming;
     DL_FOREACH2(agent->incoming, incoming, agent_next)
     {
         if (incoming->sender != NULL)
             kvf_peer_ended(&agent->past, incoming->request.room);
     }
-    if (agent->past.highest_epoch != 0 || agent->past.ended.count == 0)
-        return;
-    kvf_former *former = calloc(1, sizeof *former);
-    if (former == NULL)
-        return;
-    memcpy(former->name, agent->name, sizeof former->name);
-    HASH_ADD(by_name, manager->formers, name, strlen(former->name), former);
-    if (find_former(manager, former->name) != former) {
-        free(former);
-        return;
-    }
-    former->past = agent->past;
-    kvf_peer_past_init(&agent->past, 0);
-    if (HASH_CNT(by_name, manager->formers) > manager->settings.max_peers)
-        free_former(manager, manager->formers); /* the oldest */
-}
-
-static void recall(kvf_agent *agent)
-{
-    kvf_manager *manager = agent->manager;
-    kvf_former *former = find_former(manager, agent->name);
-    if (former == NULL)
-        return;
-    agent->past = former->past;
-    kvf_peer_past_init(&former->past, 0);
-    free_former(manager, former);
+    if (agent->past.highest_epoch == 0)
+        kvf_formers_keep(&agent->manager->formers, agent->name, &agent->past.ended);
 }
 
 static uint64_t patience_of(const kvf_agent *agent)
@@ -73,20 +26,30 @@ static uint64_t patience_of(const kvf_agent *agent)
     return kvf_peer_patience(&agent->past, agent->manager->settings.heartbeat_timeout);
 }
 
-static void find_least_patience(kvf_manager *manager)
+/* Anew when the least patient one may be gone or more patient; each turn at most. */
+void kvf_agents_find_patience(kvf_manager *manager)
 {
+    manager->patience_stale = false;
     manager->patience = KVF_NEVER;
-    for (kvf_agent *agent = manager->agents; agent != NULL; agent = agent->by_name.next)
+    for (const kvf_agent *agent = manager->agents; agent != NULL; agent = agent->by_name.next)
         if (patience_of(agent) < manager->patience)
             manager->patience = patience_of(agent);
 }
 
+static void patience_changed(kvf_agent *agent, uint64_t before)
+{
+    kvf_manager *manager = agent->manager;
+    if (patience_of(agent) < manager->patience)
+        manager->patience = patience_of(agent);
+    else if (before == manager->patience)
+        manager->patience_stale = true;
+}
+
 void kvf_agent_lease(kvf_agent *agent, uint64_t lease)
 {
-    if (agent->past.lease == lease)
-        return;
+    uint64_t before = patience_of(agent);
     agent->past.lease = lease;
-    find_least_patience(agent->manager);
+    patience_changed(agent, before);
 }
 
 static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
@@ -104,8 +67,8 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
         free(agent);
         return NULL;
     }
-    recall(agent);
-    find_least_patience(manager);
+    kvf_formers_recall(&manager->formers, agent->name, &agent->past.ended);
+    patience_changed(agent, KVF_NEVER);
     kvf_count(manager, KVF_COUNT_PEERS, 1);
     return agent;
 }
@@ -221,14 +184,18 @@ static void fail_rooms(kvf_agent *agent, const char *why)
     }
 }
 
-static void drop_held(kvf_agent *agent)
+static void drop_held(kvf_agent *agent, const char *why)
 {
+    kvf_error error;
+    kvf_error_set(&error, KVF_PEER_GONE, "%s", why);
     kvf_incoming *incoming;
     kvf_incoming *next;
     DL_FOREACH_SAFE2(agent->incoming, incoming, next, agent_next)
     {
-        if (incoming->sender == NULL)
-            kvf_incoming_free(agent->manager, incoming);
+        if (incoming->sender != NULL)
+            continue;
+        kvf_letters_failed(agent, &incoming->request, &error); /* where it still hears us */
+        kvf_incoming_free(agent->manager, incoming);
     }
 }
 
@@ -237,13 +204,13 @@ static void bury(kvf_agent *agent, const char *why)
 {
     kvf_manager *manager = agent->manager;
     HASH_DELETE(by_name, manager->agents, agent);
-    find_least_patience(manager);
+    manager->patience_stale = true;
     DL_APPEND(manager->dead_agents, agent);
     agent->dead = true;
     remember(agent);
     kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
     fail_rooms(agent, why);
-    drop_held(agent);
+    drop_held(agent, why);
 }
 
 void kvf_agent_connection_gone(void *user, uint64_t connection)
@@ -286,7 +253,7 @@ void kvf_agents_give_up(kvf_manager *manager, uint64_t silence)
         if (silence <= patience_of(agent))
             continue;
         fail_rooms(agent, why);
-        drop_held(agent);
+        drop_held(agent, why);
         agent->refused_until = kvf_clock_after(manager->now, agent->past.lease);
     }
 }
@@ -318,8 +285,6 @@ void kvf_agents_free(kvf_manager *manager)
         DL_DELETE(manager->dead_agents, agent);
         free_agent(agent);
     }
-    while (manager->formers != NULL)
-        free_former(manager, manager->formers);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------- */

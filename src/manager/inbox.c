@@ -76,7 +76,8 @@ static kvf_target *find_target(kvf_inbox *inbox, const kvf_notice *notice)
     if (notice->epoch == 0)
         return inbox->rank->shown ? NULL : find_by_room(inbox, notice->room);
     kvf_target *target = kvf_inbox_target(inbox, notice->epoch, notice->room);
-    inbox->rank->shown |= target != NULL;
+    if (target != NULL)
+        kvf_rank_show(inbox->rank);
     return target;
 }
 

@@ -373,6 +373,15 @@ static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
     kvf_sender_release(sender);
 }
 
+/* Whoever opens the room later may be asked again by then. */
+static void refuse_now(kvf_manager *manager, uint64_t room, const kvf_error *error)
+{
+    if (open_sender(manager, room) != NULL)
+        refuse(manager, room, error);
+    else
+        drop(manager, error);
+}
+
 /* A kvferry agent that had its part in the room that has ended asks for another one of that id. One that had none is
  * late for it, and so is everybody where nobody had: that an agent has used the id tells nothing then. */
 static bool is_for_the_next(const kvf_sender *ended, const kvf_agent *agent,
@@ -487,7 +496,7 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
     kvf_agent_lease(agent, request.lease);
     kvf_letters_address(agent, &request);
     if (is_refused(agent, &request, &error))
-        refuse(manager, request.room, &error);
+        refuse_now(manager, request.room, &error);
     else
         take(manager, &request, agent);
 }

@@ -51,13 +51,12 @@ void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frame
     kvf_inbox *inbox = kvf_inbox_find(manager, letter.agent_name);
     kvf_target *target = inbox == NULL ? NULL : kvf_inbox_target(inbox, letter.epoch, letter.room);
     if (inbox != NULL)
-        inbox->rank->shown = true;
-    if (target == NULL)
+        kvf_rank_show(inbox->rank);
+    if (letter.kind == KVF_LETTER_HELLO)
+        kvf_log_debug(&manager->settings.log, "kvferry %.*s answers", (int)letter.text.length,
+                      (const char *)letter.text.data);
+    else if (target == NULL)
         kvf_drop_message(manager, NULL); /* usual: the room has ended meanwhile */
-    else if (letter.kind == KVF_LETTER_HELLO)
-        kvf_log_debug(&manager->settings.log, "prefill rank %u of %.*s is kvferry %.*s",
-                      inbox->rank->tp_rank, (int)inbox->rank->address_length, inbox->rank->key,
-                      (int)letter.text.length, (const char *)letter.text.data);
     else if (letter.kind == KVF_LETTER_FAILED)
         room_failed(target, &letter);
     else if (letter.kind == KVF_LETTER_STOPPED)

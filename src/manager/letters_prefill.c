@@ -55,6 +55,8 @@ static void send_waiting(kvf_link *link)
 static void gone(kvf_link *link, const char *text)
 {
     kvf_agent *agent = agent_of(link);
+    agent->greeted = agent->greeted &&
+                     !agent->connected; /* one that never heard us isn't tried again and again */
     agent->connected = false;
     if (agent->letters != NULL)
         kvf_log_warning(&agent->manager->settings.log,

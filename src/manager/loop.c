@@ -107,10 +107,14 @@ static uint64_t next_deadline(const kvf_manager *manager)
  * another room's by now. Seen before anything else is done. */
 static void look_for_a_stop(kvf_manager *manager)
 {
-    uint64_t silence = manager->now - manager->last_turn;
+    uint64_t elapsed = kvf_clock_elapsed();
+    uint64_t silence = elapsed - manager->last_turn;
     if (silence > manager->patience)
         kvf_agents_give_up(manager, silence);
-    manager->last_turn = manager->now;
+    manager->last_turn = elapsed;
+    if (manager->patience_stale)
+        kvf_agents_find_patience(manager);
+    manager->engine->post_until = kvf_clock_after(elapsed, manager->patience);
 }
 
 /* Sleeps until something happens, or only looks when there is more to do. */
@@ -189,7 +193,8 @@ static void wind_up(kvf_manager *manager)
 void *kvf_loop_run(void *user)
 {
     kvf_manager *manager = user;
-    manager->now = manager->last_turn = kvf_clock_now();
+    manager->now = kvf_clock_now();
+    manager->last_turn = kvf_clock_elapsed();
     manager->patience = KVF_NEVER;
     if (manager->role == KVF_PREFILL && manager->settings.bootstrap_address[0] != '\0')
         kvf_registration_start(manager);

@@ -208,6 +208,7 @@ static void free_senders(kvf_manager *manager)
         kvf_sender_free(manager->lingering);
     kvf_incoming_free_all_held(manager);
     kvf_agents_free(manager);
+    kvf_formers_free(&manager->formers);
 }
 
 static void free_receivers(kvf_manager *manager)
@@ -222,6 +223,7 @@ static void free_receivers(kvf_manager *manager)
     while (manager->fencing != NULL)
         kvf_receiver_free(manager->fencing);
     kvf_ranks_free(manager);
+    kvf_formers_free(&manager->formers);
     kvf_servers_free(manager);
     kvf_inboxes_free(manager);
 }

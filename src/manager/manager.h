@@ -12,6 +12,7 @@
 #include "control/control.h"
 #include "data/engine.h"
 #include "plan/layout.h"
+#include "room/formers.h"
 #include "room/lookup.h"
 #include "room/receiver.h"
 #include "room/sender.h"
@@ -32,7 +33,6 @@ typedef struct kvf_agent kvf_agent;
 typedef struct kvf_incoming kvf_incoming;
 typedef struct kvf_held kvf_held;
 typedef struct kvf_delivery kvf_delivery;
-typedef struct kvf_former kvf_former;
 typedef struct kvf_server kvf_server;
 typedef struct kvf_rank kvf_rank;
 typedef struct kvf_target kvf_target;
@@ -224,12 +224,12 @@ struct kvf_manager {
     bool reap_receivers; /* some of the fencing are over */
     kvf_registration registration;
     uint64_t now;
-    uint64_t last_turn; /* when the loop last looked at the clock after a sleep */
+    uint64_t last_turn; /* when the loop last looked for a stop, by kvf_clock_elapsed() */
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
-    kvf_former *formers;   /* pasts of stock agents that are gone, by name, oldest first */
-    uint64_t patience;     /* of the least patient agent; KVF_NEVER without any */
+    uint64_t patience; /* of the least patient agent; KVF_NEVER without any */
+    bool patience_stale;
     kvf_sender *lingering; /* closed, but the transport has not finished with their pages */
     kvf_held *held;        /* by room */
     kvf_held *held_queue;
@@ -241,6 +241,7 @@ struct kvf_manager {
     kvf_inbox *inboxes;    /* by agent name */
     kvf_receiver *fencing; /* closed, but a write to their pages may still come */
     /* both */
+    kvf_formers formers; /* of stock peers: agents by their name, ranks by their place */
     kvf_link *busy_links;
     kvf_work *work; /* whose turn it is, first */
 };
@@ -319,6 +320,7 @@ void kvf_agent_transport_failed(void *manager, kvf_engine_peer *peer, const char
 void kvf_agents_free(kvf_manager *manager);
 /* This process was silent for so long: those who may have given it up are written to no more. */
 void kvf_agents_give_up(kvf_manager *manager, uint64_t silence);
+void kvf_agents_find_patience(kvf_manager *manager);
 /* For how long the agent bears silence, as its latest request says. */
 void kvf_agent_lease(kvf_agent *agent, uint64_t lease);
 
@@ -361,6 +363,8 @@ void kvf_rank_request(kvf_target *target);
 /* What is missing, if a room waits for a server or a rank; NULL otherwise. */
 const kvf_error *kvf_rank_problem(const kvf_receiver *receiver);
 bool kvf_rank_is_extended(const kvf_rank *rank);
+/* It has said that it is kvferry. */
+void kvf_rank_show(kvf_rank *rank);
 /* Puts "prefill rank 0 of 10.0.0.1:8998: " in front of what has to do with it. */
 void kvf_rank_prefix(const kvf_rank *rank, kvf_error *error);
 void kvf_ranks_free(kvf_manager *manager);

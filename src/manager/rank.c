@@ -21,10 +21,29 @@ static bool is_wanted(const kvf_rank *rank)
     return false;
 }
 
-/* A stock rank that was restarted has another port: it is one that has had no room yet. */
-static bool is_same_place(const kvf_route_rank *before, const kvf_route_rank *now)
+/* What was used with a stock rank belongs to its place: one that was restarted has another port. */
+static void keep_used(kvf_rank *rank)
 {
-    return before->rank_port == now->rank_port && strcmp(before->rank_ip, now->rank_ip) == 0;
+    char place[KVF_ADDRESS_MAX];
+    kvf_format_address(rank->where.rank_ip, rank->where.rank_port, place);
+    kvf_formers_keep(&rank->manager->formers, place, &rank->used);
+}
+
+static void set_place(kvf_rank *rank, const kvf_route_rank *where)
+{
+    char place[KVF_ADDRESS_MAX];
+    keep_used(rank);
+    rank->where = *where;
+    kvf_format_address(where->rank_ip, where->rank_port, place);
+    kvf_formers_recall(&rank->manager->formers, place, &rank->used);
+}
+
+/* Its ids may be used again at once. */
+void kvf_rank_show(kvf_rank *rank)
+{
+    if (!rank->shown)
+        kvf_room_memory_free(&rank->used);
+    rank->shown = true;
 }
 
 static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
@@ -35,9 +54,7 @@ static void rank_answered(void *user, const kvf_bootstrap_answer *answer)
     if (answer->outcome != KVF_BOOTSTRAP_ANSWERED)
         kvf_server_forget(rank->manager, rank->key, rank->address_length);
     if (answer->outcome == KVF_BOOTSTRAP_ANSWERED) {
-        if (!is_same_place(&rank->where, &answer->rank))
-            kvf_room_memory_free(&rank->used);
-        rank->where = answer->rank;
+        set_place(rank, &answer->rank);
         rank->shown = answer->rank.extended && rank->manager->settings.extensions != 0;
         if (rank->manager->settings.peer_extensions != 0)
             rank->where.extended = true;
@@ -233,7 +250,7 @@ static void free_rank(kvf_rank *rank)
     kvf_link_close(&rank->link);
     if (manager->engine != NULL)
         kvf_inboxes_close(rank);
-    kvf_room_memory_free(&rank->used);
+    keep_used(rank);
     forget_process(rank);
     kvf_timers_leave(&manager->timers, &rank->timer);
     kvf_uncount(manager, KVF_COUNT_PEERS, 1);
@@ -243,7 +260,7 @@ static void free_rank(kvf_rank *rank)
 /* Nobody needs it, and it holds nothing worth keeping. */
 static bool is_spent(const kvf_rank *rank)
 {
-    return rank->targets == NULL && !rank->link.busy && rank->used.count == 0 &&
+    return rank->targets == NULL && !rank->link.busy &&
            (rank->machine.state == KVF_LOOKUP_IDLE || rank->machine.state == KVF_LOOKUP_PAUSING);
 }
 

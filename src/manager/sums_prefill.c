@@ -461,7 +461,9 @@ void kvf_sums_unheard(kvf_agent *agent, const char *why)
         if (!is_open(incoming))
             continue;
         kvf_sender *sender = incoming->sender;
-        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_FAILED, .error = &error});
+        kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_PEER_GONE,
+                                                    .agent_name = kvf_slice_of(agent->name),
+                                                    .error = &error});
         kvf_sender_release(sender);
     }
 }

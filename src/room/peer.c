@@ -58,7 +58,7 @@ bool kvf_peer_may_acknowledge(const kvf_peer_past *past, uint64_t epoch)
 }
 
 /* A peer that wanted to hear from us more often than that would get no room through. */
-#define LEAST_LEASE (20 * KVF_MILLISECOND)
+#define LEAST_LEASE (100 * KVF_MILLISECOND)
 
 uint64_t kvf_peer_patience(const kvf_peer_past *past, uint64_t timeout)
 {
