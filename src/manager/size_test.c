@@ -6,13 +6,29 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
+
+/* docs/memory.md gives the same bounds, for those structs that it names. */
+static void check_document(const char *name, size_t bound)
+{
+    char line[512];
+    char row[64];
+    FILE *file = fopen(KVF_TEST_VECTORS "/../../docs/memory.md", "r");
+    assert_non_null(file);
+    size_t length = (size_t)snprintf(row, sizeof row, "| `%s` | ", name);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, row, length) == 0 && strtoul(line + length, NULL, 10) != bound)
+            fail_msg("docs/memory.md gives another bound of %s", name);
+    (void)fclose(file);
+}
 
 static void structs_stay_within_their_bounds(void **state)
 {
     (void)state;
-    static const struct {
+    static const struct bounded {
         const char *name;
         size_t size;
         size_t bound;
@@ -27,6 +43,7 @@ static void structs_stay_within_their_bounds(void **state)
         {"kvf_held", sizeof(kvf_held), 104},
         {"kvf_delivery", sizeof(kvf_delivery), 920},
         {"kvf_agent", sizeof(kvf_agent), 640},
+        {"kvf_letter_kept", sizeof(kvf_letter_kept), 624},
         {"kvf_target", sizeof(kvf_target), 112},
         {"kvf_rank", sizeof(kvf_rank), 880},
         {"kvf_server", sizeof(kvf_server), 496},
@@ -36,6 +53,7 @@ static void structs_stay_within_their_bounds(void **state)
                      structs[i].bound);
         if (structs[i].size > structs[i].bound)
             fail_msg("%s has grown to %zu bytes", structs[i].name, structs[i].size);
+        check_document(structs[i].name, structs[i].bound);
     }
 }
 
