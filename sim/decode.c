@@ -238,8 +238,8 @@ static void mishear(sim_receiver *receiver, kvf_notice *notice, kvf_receiver_eve
     kvf_receiver_machine *machine = &receiver->machine;
     if (plant == SIM_PLANT_LAST_ALWAYS_TRUE && notice->kind == KVF_NOTICE_CHUNK)
         notice->last = true;
-    if (plant == SIM_PLANT_OTHER_AGENT_COUNTED && machine->agent_name[0] != '\0')
-        event->agent_name = kvf_slice_of(machine->agent_name);
+    if (plant == SIM_PLANT_OTHER_AGENT_COUNTED && machine->arrivals.agent_name[0] != '\0')
+        event->agent_name = kvf_slice_of(machine->arrivals.agent_name);
     if (plant != SIM_PLANT_LAST_NOT_AWAITED || notice->kind != KVF_NOTICE_CHUNK || !notice->last)
         return;
     for (uint32_t i = 0; i < notice->chunk; i++) {

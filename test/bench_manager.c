@@ -333,12 +333,61 @@ static void verification_of(const char *engine, size_t item_length, bool scatter
     test_bootstrap_close(&one.server);
 }
 
+static void small_rooms_at_once(couple *one, kvf_verify verify, cost *spent, size_t round)
+{
+    enum { AT_ONCE = 1000 };
+    static kvf_sender *senders[AT_ONCE];
+    static kvf_receiver *receivers[AT_ONCE];
+    kvf_room_options options = {.size = sizeof options, .dp_rank = -1, .verify = verify};
+    uint64_t wall = kvf_clock_now();
+    uint64_t processor = processor_time();
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        uint64_t room = one->next++;
+        uint32_t page = (uint32_t)(room % test_small_shape.pages);
+        check(kvf_receiver_open(one->decode.manager, one->server.address, room, &options,
+                                &receivers[i]));
+        senders[i] = test_sender_open(&one->prefill, room);
+        check(kvf_receiver_expect(receivers[i], &page, 1, 0));
+        check(kvf_sender_expect(senders[i], 1, 0));
+        check(kvf_sender_send(senders[i], &page, 1));
+    }
+    for (size_t i = 0; i < AT_ONCE; i++)
+        end(one, senders[i], receivers[i]);
+    spent->wall[round] = (kvf_clock_now() - wall) / AT_ONCE;
+    spent->processor[round] = (processor_time() - processor) / AT_ONCE;
+}
+
+/* Here it isn't the bytes that cost, but the letters. */
+static void verification_of_small_rooms(const char *engine)
+{
+    static cost off;
+    static cost on;
+    couple one = {.next = 0};
+    test_use_engine(engine);
+    test_bootstrap_open(&one.server);
+    test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.server.address, NULL);
+    test_worker_open(&one.decode, KVF_DECODE, NULL, NULL, NULL);
+    test_room_works(&one.prefill, &one.decode, one.server.address, UINT32_MAX, 1);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        small_rooms_at_once(&one, KVF_VERIFY_OFF, &off, round);
+        small_rooms_at_once(&one, KVF_VERIFY_REQUIRED, &on, round);
+    }
+    (void)printf("%-4s a thousand small rooms at once: unverified %.0f rooms/s (processor %.0f us "
+                 "each), verified %.0f rooms/s (processor %.0f us each): processor %.2f times\n",
+                 engine, 1e3 / median(off.wall), 1e3 * median(off.processor), 1e3 / median(on.wall),
+                 1e3 * median(on.processor), median(on.processor) / median(off.processor));
+    test_worker_close(&one.prefill);
+    test_worker_close(&one.decode);
+    test_bootstrap_close(&one.server);
+}
+
 static void cost_of_verification(void)
 {
     static const char *const engines[] = {"shm", "tcp"};
     for (size_t i = 0; i < 2; i++) {
         verification_of(engines[i], 32 << 10, false);
         verification_of(engines[i], 2 << 10, true);
+        verification_of_small_rooms(engines[i]);
     }
 }
 

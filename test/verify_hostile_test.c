@@ -306,7 +306,7 @@ static void notifications_that_contradict_end_their_room(void **state)
         notify(KVF_NOTICE_AUX, 0, false);
         for (size_t n = 0; n < 2; n++)
             notify(KVF_NOTICE_CHUNK, bad[i].chunks[n], bad[i].last[n]);
-        test_receiver_ends(&one.decode, receiver, KVF_PROTOCOL, "contradicts");
+        test_receiver_ends(&one.decode, receiver, KVF_PROTOCOL, "agent a-bare-prefill");
         hears(KVF_LETTER_ABORT, NULL, 0);
         assert_int_equal(kvf_receiver_safety(receiver), KVF_PAGES_IN_USE);
         ends(receiver, KVF_PROTOCOL, NULL);

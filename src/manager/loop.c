@@ -114,7 +114,8 @@ static void look_for_a_stop(kvf_manager *manager)
     manager->last_turn = elapsed;
     if (manager->patience_stale)
         kvf_agents_find_patience(manager);
-    manager->engine->post_until = kvf_clock_after(elapsed, manager->patience);
+    manager->engine->post_until =
+        manager->patience == KVF_NEVER ? 0 : kvf_clock_after(elapsed, manager->patience);
 }
 
 /* Sleeps until something happens, or only looks when there is more to do. */

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);

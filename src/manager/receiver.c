@@ -153,7 +153,7 @@ void kvf_receiver_close(kvf_receiver *receiver)
 static uint64_t promised_bytes(const kvf_receiver *receiver)
 {
     const kvf_pool *pool = &receiver->room.manager->pool;
-    uint64_t bytes = pool->bytes_per_page * receiver->machine.page_count;
+    uint64_t bytes = pool->bytes_per_page * receiver->machine.arrivals.page_count;
     if (receiver->all_aux)
         return bytes + pool->bytes_per_slot;
     return bytes + (pool->aux_count > 0 ? pool->aux[0].item_length : 0);

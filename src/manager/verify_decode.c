@@ -40,12 +40,7 @@ struct kvf_checking {
     uint32_t chunks_told;
     uint32_t pages_told;
     bool last_told;
-    /* What has arrived. */
-    char agent_name[KVF_AGENT_NAME_MAX + 1]; /* "" until the first notification */
-    uint32_t last_chunk;
-    uint32_t highest_chunk;
-    bool last_known;
-    bool aux_arrived;
+    kvf_arrivals arrivals;
     /* How far it has been checked. */
     uint32_t passed;     /* chunks */
     uint32_t first_page; /* of the next one */
@@ -57,7 +52,6 @@ struct kvf_checking {
     uint32_t pages_end;  /* the answer reaches to here */
     kvf_bytes page_sums; /* the answer, from `pages_begin` on */
     uint32_t pages_begin;
-    uint8_t arrived[]; /* bit i: the notification of chunk i */
 };
 
 static kvf_manager *manager_of(const kvf_checking *checking)
@@ -75,17 +69,6 @@ static const kvf_rank *rank_of(const kvf_checking *checking)
     return checking->receiver->targets[0].rank;
 }
 
-/* A room of n pages has at most n chunks, an empty room one. */
-static uint32_t chunk_limit(const kvf_receiver *receiver)
-{
-    return receiver->expect->page_count == 0 ? 1 : receiver->expect->page_count;
-}
-
-static bool has_arrived(const kvf_checking *checking, uint32_t chunk)
-{
-    return (checking->arrived[chunk / 8] >> (chunk % 8) & 1) != 0;
-}
-
 /* ---- Whether ------------------------------------------------------------------------------------- */
 
 static bool can_verify(const kvf_receiver *receiver)
@@ -98,13 +81,14 @@ static void checking_run(kvf_work *work, uint64_t *budget);
 
 static kvf_checking *new_checking(kvf_receiver *receiver)
 {
-    kvf_checking *checking = calloc(1, sizeof *checking + chunk_limit(receiver) / 8 + 1);
+    kvf_checking *checking = calloc(1, sizeof *checking);
     if (checking == NULL || !kvf_sum_begin(&checking->sum)) {
         free(checking);
         return NULL;
     }
     checking->work.run = checking_run;
     checking->receiver = receiver;
+    checking->arrivals.page_count = receiver->expect->page_count;
     return checking;
 }
 
@@ -183,15 +167,15 @@ static void fail_unlocated(kvf_checking *checking)
 
 static void feed(kvf_checking *checking, const kvf_notice *notice)
 {
-    kvf_receiver_feed(checking->receiver,
-                      &(kvf_receiver_event){.kind = KVF_RECEIVER_NOTICE,
-                                            .agent_name = kvf_slice_of(checking->agent_name),
-                                            .notice = notice});
+    kvf_receiver_feed(checking->receiver, &(kvf_receiver_event){.kind = KVF_RECEIVER_NOTICE,
+                                                                .agent_name = kvf_slice_of(
+                                                                    checking->arrivals.agent_name),
+                                                                .notice = notice});
 }
 
 static void feed_chunk(kvf_checking *checking, uint32_t chunk)
 {
-    bool last = checking->last_known && chunk == checking->last_chunk;
+    bool last = checking->arrivals.last_known && chunk == checking->arrivals.last_chunk;
     feed(checking, &(kvf_notice){.kind = KVF_NOTICE_CHUNK,
                                  .room = checking->receiver->room.id,
                                  .chunk = chunk,
@@ -209,10 +193,10 @@ static bool has_work(const kvf_checking *checking)
         return false;
     if (checking->stage != STAGE_SUMS)
         return checking->stage != STAGE_AWAIT;
-    if (checking->sums == NULL || !has_arrived(checking, checking->passed))
+    if (checking->sums == NULL || !kvf_arrivals_has(&checking->arrivals, checking->passed))
         return false;
     return checking->item < pool_of(checking)->buffer_count || !checking->sums->last ||
-           checking->aux_arrived;
+           checking->arrivals.aux_arrived;
 }
 
 static void go_on(kvf_checking *checking)
@@ -259,7 +243,8 @@ static void pass_chunk(kvf_checking *checking)
 /* Both say which chunk is the last. */
 static bool last_chunks_agree(kvf_checking *checking)
 {
-    bool notified_last = checking->last_known && checking->last_chunk == checking->passed;
+    bool notified_last =
+        checking->arrivals.last_known && checking->arrivals.last_chunk == checking->passed;
     kvf_error error;
     if (checking->sums->last == notified_last)
         return true;
@@ -483,58 +468,17 @@ void kvf_checking_pages(kvf_receiver *receiver, kvf_slice body)
 
 /* ---- Notifications ------------------------------------------------------------------------------- */
 
-static bool pin(kvf_checking *checking, kvf_slice agent_name)
-{
-    if (checking->agent_name[0] == '\0')
-        return agent_name.length > 0 &&
-               kvf_slice_to_text(agent_name, checking->agent_name, sizeof checking->agent_name);
-    return kvf_slice_equal(kvf_slice_of(checking->agent_name), agent_name);
-}
-
-/* What the room would find out itself if it were told in this order. */
-static bool contradicts(const kvf_checking *checking, const kvf_notice *notice)
-{
-    uint32_t chunk = notice->chunk;
-    if (checking->last_known)
-        return chunk > checking->last_chunk || notice->last != (chunk == checking->last_chunk);
-    return notice->last && (has_arrived(checking, chunk) || checking->highest_chunk > chunk);
-}
-
-/* False when it says nothing new. */
-static bool note_chunk(kvf_checking *checking, const kvf_notice *notice)
-{
-    uint32_t chunk = notice->chunk;
-    if (has_arrived(checking, chunk))
-        return false;
-    checking->arrived[chunk / 8] = (uint8_t)(checking->arrived[chunk / 8] | 1U << (chunk % 8));
-    if (chunk > checking->highest_chunk)
-        checking->highest_chunk = chunk;
-    if (notice->last) {
-        checking->last_known = true;
-        checking->last_chunk = chunk;
-    }
-    return true;
-}
-
+/* Contradictions are what the room would find itself, if it were told in this order. */
 static bool note(kvf_checking *checking, const kvf_receiver_event *event)
 {
-    const kvf_notice *notice = event->notice;
     kvf_error error;
-    if (checking->distrusted || notice->kind == KVF_NOTICE_UNKNOWN ||
-        !pin(checking, event->agent_name))
+    if (checking->distrusted ||
+        !kvf_arrivals_take(&checking->arrivals, event->agent_name, event->notice, &error))
         return false;
-    if (notice->kind == KVF_NOTICE_AUX) {
-        bool news = !checking->aux_arrived;
-        checking->aux_arrived = true;
-        return news;
-    }
-    if (notice->chunk < chunk_limit(checking->receiver) && !contradicts(checking, notice))
-        return note_chunk(checking, notice);
-    kvf_error_set(&error, KVF_PROTOCOL,
-                  "a notification of chunk %u%s contradicts an earlier one, or the room's %u pages",
-                  notice->chunk, notice->last ? ", the last" : "",
-                  checking->receiver->expect->page_count);
-    distrust(checking, &error);
+    if (error.status == KVF_PROTOCOL)
+        distrust(checking, &error);
+    else if (error.status != KVF_OK)
+        kvf_receiver_fail(checking->receiver, &error);
     return true;
 }
 
@@ -555,7 +499,8 @@ bool kvf_checking_problem(const kvf_receiver *receiver, kvf_error *error)
     const kvf_checking *checking = receiver->checking;
     if (checking == NULL || checking->stopped)
         return false;
-    bool lacks_sums = checking->sums == NULL && has_arrived(checking, checking->passed);
+    bool lacks_sums =
+        checking->sums == NULL && kvf_arrivals_has(&checking->arrivals, checking->passed);
     if (!lacks_sums && checking->stage != STAGE_AWAIT)
         return false;
     kvf_error_set(error, KVF_TIMEOUT,
@@ -587,10 +532,10 @@ void kvf_checking_release(kvf_receiver *receiver)
     if (checking == NULL || checking->released || checking->distrusted)
         return;
     checking->released = true;
-    for (uint32_t chunk = checking->passed; chunk <= checking->highest_chunk; chunk++)
-        if (has_arrived(checking, chunk))
+    for (uint32_t chunk = checking->passed; chunk <= checking->arrivals.highest_chunk; chunk++)
+        if (kvf_arrivals_has(&checking->arrivals, chunk))
             feed_chunk(checking, chunk);
-    if (checking->aux_arrived && !checking->passed_all)
+    if (checking->arrivals.aux_arrived && !checking->passed_all)
         feed_aux(checking);
 }
 
@@ -600,6 +545,7 @@ void kvf_checking_free(kvf_receiver *receiver)
     if (checking == NULL)
         return;
     kvf_checking_stop(receiver);
+    kvf_arrivals_free(&checking->arrivals);
     kvf_sum_free(&checking->sum);
     free(checking);
     receiver->checking = NULL;

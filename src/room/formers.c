@@ -2,47 +2,52 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 struct kvf_former {
     kvf_room_memory ids;
-    kvf_former *prev;
     kvf_former *next;
     char name[];
 };
 
-static void forget(kvf_formers *formers, kvf_former *former)
+/* The link that leads to it, or to where the list ends. */
+static kvf_former **find(kvf_formers *formers, const char *name)
 {
-    DL_DELETE(formers->all, former);
+    kvf_former **link = &formers->all;
+    while (*link != NULL && strcmp((*link)->name, name) != 0)
+        link = &(*link)->next;
+    return link;
+}
+
+static void forget(kvf_formers *formers, kvf_former **link)
+{
+    kvf_former *former = *link;
+    *link = former->next;
     formers->count--;
     kvf_room_memory_free(&former->ids);
     free(former);
 }
 
+static void forget_the_oldest(kvf_formers *formers)
+{
+    kvf_former **link = &formers->all;
+    while ((*link)->next != NULL)
+        link = &(*link)->next;
+    forget(formers, link);
+}
+
 void kvf_formers_free(kvf_formers *formers)
 {
     while (formers->all != NULL)
-        forget(formers, formers->all);
-}
-
-static kvf_former *find(const kvf_formers *formers, const char *name)
-{
-    kvf_former *former;
-    DL_FOREACH(formers->all, former)
-    {
-        if (strcmp(former->name, name) == 0)
-            return former;
-    }
-    return NULL;
+        forget(formers, &formers->all);
 }
 
 void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *memory)
 {
-    kvf_former *former = find(formers, name);
-    if (former != NULL)
-        forget(formers, former);
+    kvf_former **known = find(formers, name);
+    if (*known != NULL)
+        forget(formers, known);
     size_t length = strlen(name) + 1;
-    former = memory->count > 0 ? malloc(sizeof *former + length) : NULL;
+    kvf_former *former = memory->count > 0 ? malloc(sizeof *former + length) : NULL;
     if (former == NULL) {
         kvf_room_memory_free(memory);
         return;
@@ -50,18 +55,19 @@ void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *m
     memcpy(former->name, name, length);
     former->ids = *memory;
     kvf_room_memory_init(memory, memory->limit);
-    DL_APPEND(formers->all, former);
+    former->next = formers->all;
+    formers->all = former;
     if (++formers->count > KVF_FORMERS_MAX)
-        forget(formers, formers->all);
+        forget_the_oldest(formers);
 }
 
 void kvf_formers_recall(kvf_formers *formers, const char *name, kvf_room_memory *memory)
 {
-    kvf_former *former = find(formers, name);
-    if (former == NULL)
+    kvf_former **known = find(formers, name);
+    if (*known == NULL)
         return;
     kvf_room_memory_free(memory);
-    *memory = former->ids;
-    kvf_room_memory_init(&former->ids, 0);
-    forget(formers, former);
+    *memory = (*known)->ids;
+    kvf_room_memory_init(&(*known)->ids, 0);
+    forget(formers, known);
 }

@@ -11,7 +11,7 @@
 typedef struct kvf_former kvf_former;
 
 typedef struct kvf_formers {
-    kvf_former *all; /* oldest first */
+    kvf_former *all; /* latest first */
     uint32_t count;
 } kvf_formers; /* zero: nobody */
 

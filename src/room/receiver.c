@@ -16,9 +16,7 @@ void kvf_receiver_machine_init(kvf_receiver_machine *machine, const kvf_room_tim
 
 void kvf_receiver_machine_free(kvf_receiver_machine *machine)
 {
-    free(machine->more_chunks);
-    machine->more_chunks = NULL;
-    machine->more_bytes = 0;
+    kvf_arrivals_free(&machine->arrivals);
 }
 
 static void publish(kvf_receiver_machine *machine, kvf_poll state, kvf_actions *actions)
@@ -75,135 +73,30 @@ static bool fail(kvf_receiver_machine *machine, uint64_t now, kvf_actions *actio
     ((void)kvf_error_set(&(machine)->outcome.error, (status), __VA_ARGS__),                        \
      fail(machine, now, actions))
 
-static bool has_chunk(const kvf_receiver_machine *machine, uint32_t chunk)
-{
-    if (chunk < 64)
-        return (machine->first_chunks >> chunk & 1) != 0;
-    uint32_t bit = chunk - 64;
-    return bit / 8 < machine->more_bytes && (machine->more_chunks[bit / 8] >> (bit % 8) & 1) != 0;
-}
-
-/* False without memory. Grows by doubling, at most to one bit a page. */
-static bool add_chunk(kvf_receiver_machine *machine, uint32_t chunk)
-{
-    machine->chunks_arrived++;
-    if (chunk > machine->highest_chunk)
-        machine->highest_chunk = chunk;
-    if (chunk < 64) {
-        machine->first_chunks |= UINT64_C(1) << chunk;
-        return true;
-    }
-    uint32_t bit = chunk - 64;
-    if (bit / 8 >= machine->more_bytes) {
-        uint32_t bytes =
-            bit / 8 + 1 > 2 * machine->more_bytes ? bit / 8 + 1 : 2 * machine->more_bytes;
-        uint8_t *grown = realloc(machine->more_chunks, bytes);
-        if (grown == NULL)
-            return false;
-        memset(grown + machine->more_bytes, 0, bytes - machine->more_bytes);
-        machine->more_chunks = grown;
-        machine->more_bytes = bytes;
-    }
-    machine->more_chunks[bit / 8] = (uint8_t)(machine->more_chunks[bit / 8] | 1U << (bit % 8));
-    return true;
-}
-
-/* A room of n pages has at most n chunks, an empty room one. */
-static uint32_t chunk_limit(const kvf_receiver_machine *machine)
-{
-    return machine->page_count == 0 ? 1 : machine->page_count;
-}
-
-/* What speaks against a chunk; KVF_OK for nothing. */
-static kvf_status check_chunk(const kvf_receiver_machine *machine, uint32_t chunk, bool last,
-                              kvf_error *error)
-{
-    const char *who = machine->agent_name;
-    if (chunk >= chunk_limit(machine))
-        return kvf_error_set(error, KVF_PROTOCOL,
-                             "agent %s sent chunk %u, but a room of %u pages has at most %u chunks",
-                             who, chunk, machine->page_count, chunk_limit(machine));
-    if (machine->last_known &&
-        (chunk > machine->last_chunk || last != (chunk == machine->last_chunk)))
-        return kvf_error_set(error, KVF_PROTOCOL,
-                             "agent %s sent chunk %u marked %s, after chunk %u was marked last",
-                             who, chunk, last ? "last" : "not last", machine->last_chunk);
-    if (!machine->last_known && last && has_chunk(machine, chunk))
-        return kvf_error_set(error, KVF_PROTOCOL,
-                             "agent %s sent chunk %u twice, the second time marked last", who,
-                             chunk);
-    if (!machine->last_known && last && machine->chunks_arrived > 0 &&
-        machine->highest_chunk > chunk)
-        return kvf_error_set(error, KVF_PROTOCOL,
-                             "agent %s marked chunk %u last, but chunk %u had arrived", who, chunk,
-                             machine->highest_chunk);
-    return KVF_OK;
-}
-
-/* False when the chunk says nothing new; `error` is set where it can't be. */
-static bool count_chunk(kvf_receiver_machine *machine, uint32_t chunk, bool last, kvf_error *error)
-{
-    if (check_chunk(machine, chunk, last, error) != KVF_OK) {
-        machine->contradicted = true;
-        return true;
-    }
-    if (has_chunk(machine, chunk))
-        return false;
-    if (!add_chunk(machine, chunk)) {
-        kvf_error_set(error, KVF_NO_MEMORY, "no memory to count chunks");
-        return true;
-    }
-    if (last) {
-        machine->last_known = true;
-        machine->last_chunk = chunk;
-    }
-    return true;
-}
-
-static bool is_complete(const kvf_receiver_machine *machine)
-{
-    return machine->aux_arrived && machine->last_known && !machine->contradicted &&
-           machine->chunks_arrived == machine->last_chunk + 1;
-}
-
-static bool pin(kvf_receiver_machine *machine, kvf_slice agent_name)
-{
-    if (machine->agent_name[0] == '\0')
-        return agent_name.length > 0 &&
-               kvf_slice_to_text(agent_name, machine->agent_name, sizeof machine->agent_name);
-    return kvf_slice_equal(kvf_slice_of(machine->agent_name), agent_name);
-}
-
-/* Counts what a notification says, whatever the room's state. */
+/* Counts what a notification says, whatever the room's state. Before the request nobody can have been told where to
+ * write: it belongs to another room. */
 static bool count_notice(kvf_receiver_machine *machine, const kvf_receiver_event *event,
                          kvf_error *error)
 {
-    /* Before the request nobody can have been told where to write: it belongs to another room. */
-    if (!machine->requested || event->notice->kind == KVF_NOTICE_UNKNOWN ||
-        !pin(machine, event->agent_name))
-        return false;
-    if (event->notice->kind == KVF_NOTICE_CHUNK)
-        return count_chunk(machine, event->notice->chunk, event->notice->last, error);
-    if (machine->aux_arrived)
-        return false;
-    machine->aux_arrived = true;
-    return true;
+    return machine->requested &&
+           kvf_arrivals_take(&machine->arrivals, event->agent_name, event->notice, error);
 }
 
 static bool notice_arrived(kvf_receiver_machine *machine, const kvf_receiver_event *event,
                            uint64_t now, kvf_actions *actions)
 {
-    kvf_error error = {.status = KVF_OK};
+    kvf_error error;
     if (!count_notice(machine, event, &error))
         return false;
     if (error.status != KVF_OK) {
         machine->outcome.error = error;
         return fail(machine, now, actions);
     }
-    if (is_complete(machine)) {
+    if (kvf_arrivals_are_complete(&machine->arrivals)) {
         machine->outcome.state = KVF_SUCCESS;
         settle(machine, KVF_PAGES_SAFE, KVF_PROOF_COMPLETED, actions);
-    } else if (machine->outcome.state == KVF_WAITING_FOR_INPUT && machine->chunks_arrived > 0) {
+    } else if (machine->outcome.state == KVF_WAITING_FOR_INPUT &&
+               machine->arrivals.chunk_count > 0) {
         publish(machine, KVF_TRANSFERRING, actions);
     }
     return true;
@@ -220,7 +113,7 @@ static bool fence(kvf_receiver_machine *machine, const kvf_receiver_event *event
     case KVF_RECEIVER_NOTICE:
         if (!count_notice(machine, event, &ignored))
             return false;
-        if (is_complete(machine))
+        if (kvf_arrivals_are_complete(&machine->arrivals))
             settle(machine, KVF_PAGES_SAFE, KVF_PROOF_COMPLETED, actions);
         return true;
     case KVF_RECEIVER_PROVEN:
@@ -249,14 +142,15 @@ static bool deadline_passed(kvf_receiver_machine *machine, const kvf_error *miss
                          machine->deadline == machine->bootstrap_deadline ? "bootstrap_timeout"
                                                                           : "waiting_timeout",
                          separator, detail);
-    if (machine->chunks_arrived == 0)
+    if (machine->arrivals.chunk_count == 0)
         return fail_with(machine, now, actions, KVF_TIMEOUT,
                          "nothing arrived within waiting_timeout, although the prefill side is "
                          "connected; was the request given to it? UCX versions that don't meet "
                          "also look like this");
     return fail_with(machine, now, actions, KVF_TIMEOUT,
                      "after %u chunks%s the rest did not arrive within waiting_timeout",
-                     machine->chunks_arrived, machine->last_known ? " (the last among them)" : "");
+                     machine->arrivals.chunk_count,
+                     machine->arrivals.last_known ? " (the last among them)" : "");
 }
 
 static bool dispatch(kvf_receiver_machine *machine, const kvf_receiver_event *event, uint64_t now,
@@ -276,7 +170,7 @@ static bool dispatch(kvf_receiver_machine *machine, const kvf_receiver_event *ev
         if (machine->expected)
             return false;
         machine->expected = true;
-        machine->page_count = event->page_count;
+        machine->arrivals.page_count = event->page_count;
         machine->waiting_deadline = kvf_deadline_after(now, machine->timeouts->waiting);
         return true;
     case KVF_RECEIVER_NOTICE:

@@ -12,6 +12,7 @@
 #define KVF_ROOM_RECEIVER_H
 
 #include "room/action.h"
+#include "room/arrivals.h"
 #include "wire/event.h"
 
 typedef enum kvf_receiver_event_kind {
@@ -43,21 +44,11 @@ typedef struct kvf_receiver_machine {
     uint64_t bootstrap_deadline;
     uint64_t waiting_deadline;
     uint64_t fence_deadline;
-    uint32_t page_count;
-    uint32_t chunks_arrived;
-    uint32_t last_chunk; /* if last_known */
-    uint32_t highest_chunk;
-    uint64_t first_chunks; /* bit i: chunk i arrived, i < 64 */
-    uint8_t *more_chunks;  /* bits of chunks from 64 on; NULL until one of them arrives */
-    uint32_t more_bytes;
+    kvf_arrivals arrivals;
     bool found;
     bool expected;
     bool requested;
     bool disclosed;
-    bool last_known;
-    bool aux_arrived;
-    bool contradicted;                       /* by its writer, whose word proves nothing any more */
-    char agent_name[KVF_AGENT_NAME_MAX + 1]; /* "" until the first notification */
 } kvf_receiver_machine;
 
 void kvf_receiver_machine_init(kvf_receiver_machine *machine, const kvf_room_timeouts *timeouts);

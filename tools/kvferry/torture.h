@@ -56,6 +56,8 @@ typedef struct torture_pages {
     uint64_t source_seed;
     uint32_t *idle; /* pages no room has */
     size_t idle_count;
+    uint32_t *released; /* pages given back without a proof, which nobody gets again */
+    size_t released_count;
     uint64_t bytes_checked; /* since the user took it */
     uint64_t corrupted;     /* pages of rooms with a byte that nobody was asked to write there */
     uint64_t canaries_corrupted;
@@ -84,6 +86,11 @@ void torture_pages_check(torture_pages *pages, const torture_claim *claim);
 
 /* The share of the room's items that have arrived whole, from 0 to 1. */
 double torture_pages_landed(const torture_pages *pages, const torture_claim *claim);
+
+/* The room's pages are released, unproven: from now on what lands in them is counted. */
+void torture_pages_release(torture_pages *pages, const torture_claim *claim);
+/* How many of them something has landed in. */
+uint64_t torture_pages_landed_late(const torture_pages *pages);
 
 /* Looks at all idle pages. */
 void torture_pages_check_idle(torture_pages *pages);
@@ -175,7 +182,9 @@ typedef struct torture_result {
     uint64_t bytes_verified;
     uint64_t pages_corrupted; /* of rooms */
     uint64_t canaries_corrupted;
-    uint64_t worst_heal; /* from the end of a fault to the next room's Success */
+    uint64_t pages_released;   /* without a proof */
+    uint64_t released_written; /* of those, with bytes that landed afterwards */
+    uint64_t worst_heal;       /* from the end of a fault to the next room's Success */
     uint64_t began;
     uint64_t ended;
     size_t broken_count;

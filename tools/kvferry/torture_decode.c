@@ -215,7 +215,9 @@ static void settle(torture_driver *driver, torture_lane *lane, const kvf_event *
     uint64_t before = driver->pages.corrupted;
     torture_claim claim = claim_of(lane, event->state == KVF_SUCCESS);
     bool released = event->safety == KVF_PAGES_RELEASED;
-    if (!released)
+    if (released)
+        torture_pages_release(&driver->pages, &claim);
+    else
         torture_pages_check(&driver->pages, &claim);
     tell_ended(driver, lane, event, now, driver->pages.corrupted - before);
     kvf_receiver_close(lane->receiver);
@@ -347,9 +349,11 @@ static void serve(torture_driver *driver)
 static void sum_up(torture_driver *driver)
 {
     torture_pages_check_idle(&driver->pages);
-    say(driver, json_pack("{s:b, s:I, s:I}", "summary", 1, "bytes_checked",
+    say(driver, json_pack("{s:b, s:I, s:I, s:I, s:I}", "summary", 1, "bytes_checked",
                           (json_int_t)take_checked(driver), "canaries_corrupted",
-                          (json_int_t)driver->pages.canaries_corrupted));
+                          (json_int_t)driver->pages.canaries_corrupted, "pages_released",
+                          (json_int_t)driver->pages.released_count, "released_written",
+                          (json_int_t)torture_pages_landed_late(&driver->pages)));
 }
 
 /* ---- Starting ------------------------------------------------------------------------------------ */

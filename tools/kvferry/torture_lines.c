@@ -198,6 +198,8 @@ static void summed_up(torture_run *run, const json_t *line)
     run->summed_up = true;
     run->result.bytes_verified += number_of(line, "bytes_checked");
     run->result.canaries_corrupted += number_of(line, "canaries_corrupted");
+    run->result.pages_released += number_of(line, "pages_released");
+    run->result.released_written += number_of(line, "released_written");
     if (number_of(line, "canaries_corrupted") > 0)
         torture_break(&run->result, "canaries of %llu unused pages were overwritten",
                       (unsigned long long)number_of(line, "canaries_corrupted"));

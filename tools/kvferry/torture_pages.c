@@ -23,7 +23,8 @@ bool torture_pages_open(torture_pages *pages, message *why)
     if (!pool_open(&pages->pool, &shape, false, why))
         return false;
     pages->idle = calloc(TORTURE_PAGES, sizeof *pages->idle);
-    if (pages->idle == NULL)
+    pages->released = calloc(TORTURE_PAGES, sizeof *pages->released);
+    if (pages->idle == NULL || pages->released == NULL)
         return message_set(why, "no memory for a list of pages");
     pool_poison(&pages->pool);
     for (uint32_t page = 0; page < TORTURE_PAGES; page++)
@@ -35,6 +36,7 @@ void torture_pages_close(torture_pages *pages)
 {
     pool_close(&pages->pool);
     free(pages->idle);
+    free(pages->released);
 }
 
 static bool all_canary(const uint8_t *bytes, size_t length)
@@ -133,6 +135,28 @@ uint32_t torture_pages_take(torture_pages *pages, torture_random *random)
 void torture_pages_put(torture_pages *pages, uint32_t page)
 {
     pages->idle[pages->idle_count++] = page;
+}
+
+void torture_pages_release(torture_pages *pages, const torture_claim *claim)
+{
+    for (size_t i = 0; i < claim->page_count; i++) {
+        for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
+            memset(pool_item(&pages->pool, b, claim->pages[i]), PATTERN_POISON, TORTURE_ITEM);
+        pages->released[pages->released_count++] = claim->pages[i];
+    }
+}
+
+uint64_t torture_pages_landed_late(const torture_pages *pages)
+{
+    uint64_t written = 0;
+    for (size_t i = 0; i < pages->released_count; i++) {
+        bool untouched = true;
+        for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
+            untouched = untouched &&
+                        all_canary(pool_item(&pages->pool, b, pages->released[i]), TORTURE_ITEM);
+        written += untouched ? 0 : 1;
+    }
+    return written;
 }
 
 void torture_pages_check_idle(torture_pages *pages)

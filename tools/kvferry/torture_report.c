@@ -71,6 +71,9 @@ static void print_report(const torture_options *options, unsigned faults,
                  (unsigned long long)result->aborts_midway);
     (void)printf("%-28s%.3f s\n", "a fault's end to a Success", seconds(result->worst_heal));
     (void)printf("%-28s%.1f MB\n", "bytes verified", (double)result->bytes_verified / 1e6);
+    (void)printf("%-28s%llu, %llu of them written to afterwards\n", "pages released, unproven",
+                 (unsigned long long)result->pages_released,
+                 (unsigned long long)result->released_written);
     (void)printf("%-28s%llu of rooms, %llu unused\n\n", "pages corrupted",
                  (unsigned long long)result->pages_corrupted,
                  (unsigned long long)result->canaries_corrupted);
@@ -117,8 +120,8 @@ static void print_json(const torture_options *options, unsigned faults,
                        const torture_result *result)
 {
     json_t *document = json_pack(
-        "{s:I, s:s, s:s, s:f, s:o, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:f, s:I, s:I, s:I, s:b, "
-        "s:o}",
+        "{s:I, s:s, s:s, s:f, s:o, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:f, s:I, s:I, s:I, s:I, "
+        "s:I, s:b, s:o}",
         "seed", (json_int_t)options->seed, "transports", options->transports, "ucx",
         kvf_ucx_version(), "seconds", seconds(result->ended - result->began), "faults",
         effects_object(faults, result), "rooms", (json_int_t)result->rooms, "ids_reused",
@@ -127,8 +130,10 @@ static void print_json(const torture_options *options, unsigned faults,
         (json_int_t)result->aborts, "aborts_midway", (json_int_t)result->aborts_midway,
         "seconds_to_success", seconds(result->worst_heal), "bytes_verified",
         (json_int_t)result->bytes_verified, "pages_corrupted", (json_int_t)result->pages_corrupted,
-        "canaries_corrupted", (json_int_t)result->canaries_corrupted, "kept",
-        result->broken_count == 0, "broken", broken_array(result));
+        "canaries_corrupted", (json_int_t)result->canaries_corrupted, "pages_released",
+        (json_int_t)result->pages_released, "released_written",
+        (json_int_t)result->released_written, "kept", result->broken_count == 0, "broken",
+        broken_array(result));
     (void)json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     (void)putchar('\n');
     json_decref(document);
