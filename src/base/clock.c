@@ -19,6 +19,11 @@ uint64_t kvf_clock_elapsed(void)
     return read_clock(CLOCK_BOOTTIME);
 }
 
+uint64_t kvf_clock_worked(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
 int kvf_clock_wait(uint64_t now, uint64_t deadline)
 {
     if (deadline == KVF_NEVER)

@@ -16,6 +16,9 @@ uint64_t kvf_clock_now(void);
 /* The same, but going on while the machine is suspended. */
 uint64_t kvf_clock_elapsed(void);
 
+/* For how long the calling thread has run. */
+uint64_t kvf_clock_worked(void);
+
 /* How long epoll may sleep from `now` until `deadline`, in milliseconds, rounded up; -1 for never. */
 int kvf_clock_wait(uint64_t now, uint64_t deadline);
 

@@ -13,6 +13,8 @@
 #define SLICE_TRANSFERS (200 * KVF_MICROSECOND)
 #define SLICE_EVENTS 64
 
+#define MARK_INTERVAL (100 * KVF_MILLISECOND)
+
 kvf_status kvf_loop_watch(kvf_manager *manager, int descriptor, void *tag, kvf_error *error)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = tag};
@@ -103,15 +105,27 @@ static uint64_t next_deadline(const kvf_manager *manager)
                                  kvf_bootstrap_client_deadline(manager->client)));
 }
 
+/* What this thread worked isn't silence, however long one turn takes: ZeroMQ's own thread answers the heartbeats
+ * meanwhile. That clock costs a system call, so it is read rarely; the few sleeps since then count as silence. */
+static uint64_t silence_until(const kvf_manager *manager, uint64_t elapsed)
+{
+    uint64_t passed = elapsed - manager->mark;
+    uint64_t worked = kvf_clock_worked() - manager->mark_worked;
+    return worked < passed ? passed - worked : 0;
+}
+
 /* Who was stopped for longer than a peer waits may have been given up by it, and what it still had to write may be
  * another room's by now. Seen before anything else is done. */
 static void look_for_a_stop(kvf_manager *manager)
 {
     uint64_t elapsed = kvf_clock_elapsed();
-    uint64_t silence = elapsed - manager->last_turn;
-    if (silence > manager->patience)
-        kvf_agents_give_up(manager, silence);
+    if (elapsed - manager->last_turn > manager->patience)
+        kvf_agents_give_up(manager, silence_until(manager, elapsed));
     manager->last_turn = elapsed;
+    if (elapsed - manager->mark > MARK_INTERVAL) {
+        manager->mark = elapsed;
+        manager->mark_worked = kvf_clock_worked();
+    }
     if (manager->patience_stale)
         kvf_agents_find_patience(manager);
     manager->engine->post_until =
@@ -195,7 +209,8 @@ void *kvf_loop_run(void *user)
 {
     kvf_manager *manager = user;
     manager->now = kvf_clock_now();
-    manager->last_turn = kvf_clock_elapsed();
+    manager->last_turn = manager->mark = kvf_clock_elapsed();
+    manager->mark_worked = kvf_clock_worked();
     manager->patience = KVF_NEVER;
     if (manager->role == KVF_PREFILL && manager->settings.bootstrap_address[0] != '\0')
         kvf_registration_start(manager);

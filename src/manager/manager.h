@@ -224,7 +224,9 @@ struct kvf_manager {
     bool reap_receivers; /* some of the fencing are over */
     kvf_registration registration;
     uint64_t now;
-    uint64_t last_turn; /* when the loop last looked for a stop, by kvf_clock_elapsed() */
+    uint64_t last_turn;   /* when the loop last looked for a stop, by kvf_clock_elapsed() */
+    uint64_t mark;        /* the same, but now and then only */
+    uint64_t mark_worked; /* by kvf_clock_worked(), then */
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
