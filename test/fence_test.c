@@ -259,6 +259,11 @@ static void a_lost_transport_is_told(void **state)
 /* The prefill goes while it may be writing. Over what we place ourselves, closing the inbox is the proof. */
 static void a_lost_prefill_is_fenced_by_closing(void **state)
 {
+    if (strcmp(*state, "tcp") == 0 && !kvf_ucx_is_at_least(19)) {
+        print_message("skipped: UCX %s ends a process that loses a peer over TCP\n",
+                      kvf_ucx_version());
+        skip();
+    }
     start(*state, stalling, patient);
     kvf_receiver *receiver = ask(1, 0);
     kvf_sender *sender = give(1);
