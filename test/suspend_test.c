@@ -17,11 +17,11 @@
 
 enum { PAGES = 8 };
 
-static const char *const hasty[] = {"heartbeat_interval", "100ms", "heartbeat_timeout", "300ms",
-                                    NULL};
+/* Long enough for a request to leave between the stop and the loss, with a sanitizer as well. */
+static const char *const hasty[] = {"heartbeat_interval", "200ms", "heartbeat_timeout", "1s", NULL};
 static const char *const patient[] = {"heartbeat_timeout", "60s", NULL};
 /* The transfer is held for longer than the stop lasts; only giving it up can end it. */
-static const char *const holding[] = {"heartbeat_timeout", "60s", "fault", "hold_ms=3000", NULL};
+static const char *const holding[] = {"heartbeat_timeout", "60s", "fault", "hold_ms=8000", NULL};
 static const uint32_t pages[PAGES] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /* A process on its side of the pipes. */
