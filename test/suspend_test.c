@@ -15,11 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGES = 8 };
+enum { PAGES = 8, ATTEMPTS = 6, INCONCLUSIVE = 78 };
 
 /* Long enough for a request to leave between the stop and the loss, with a sanitizer as well. */
 static const char *const hasty[] = {"heartbeat_interval", "200ms", "heartbeat_timeout", "1s", NULL};
-static const char *const patient[] = {"heartbeat_timeout", "60s", NULL};
+static const char *const patient[] = {"heartbeat_timeout", "60s", "bootstrap_timeout", "5s", NULL};
 /* The transfer is held for longer than the stop lasts; only giving it up can end it. */
 static const char *const holding[] = {"heartbeat_timeout", "60s", "fault", "hold_ms=8000", NULL};
 static const uint32_t pages[PAGES] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -132,12 +132,31 @@ static kvf_receiver *ask(test_worker *decode, const char *address, uint64_t room
 static void stop_for_too_long(const child *prefill, test_worker *decode, const char *address,
                               kvf_receiver **receiver)
 {
+    int status = 0;
     assert_int_equal(kill(prefill->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(prefill->pid, &status, WUNTRACED), prefill->pid); /* all its threads */
     if (*receiver == NULL)
         *receiver = ask(decode, address, 2);
     test_receiver_ends(decode, *receiver, KVF_PEER_GONE, NULL);
     usleep(700 * 1000);
     assert_int_equal(kill(prefill->pid, SIGCONT), 0);
+}
+
+/* By its clock, or by UCX that noticed first that the decode had closed what was to be written to. */
+static bool is_told(const char *line)
+{
+    return atoi(line) == KVF_PEER_GONE &&
+           (strstr(line, "was stopped") != NULL || strstr(line, "UCX lost the peer") != NULL);
+}
+
+/* What else may end the prefill's room first, rightly: the loss of the control connection, where the stop fell into a
+ * turn of the loop; and a request that was still in a socket is lost where the connection was reset. Then it is tried
+ * again: each attempt must be safe, and one of a few must show the rule. */
+static bool something_else_told(const scenario *what, const char *line)
+{
+    if (what->room == 2)
+        return atoi(line) == KVF_TIMEOUT && strstr(line, "no decode rank asked") != NULL;
+    return atoi(line) == KVF_PEER_GONE && strstr(line, "control connection") != NULL;
 }
 
 static void run(const scenario *what, const char *engine)
@@ -163,10 +182,8 @@ static void run(const scenario *what, const char *engine)
     }
     stop_for_too_long(&prefill, &decode, bootstrap.address, &receiver);
     report(&prefill, line, sizeof line);
-    /* Over TCP UCX may have told first that the decode had closed what was to be written to. */
-    bool told = strstr(line, "was stopped") != NULL ||
-                (what->room == 1 && strstr(line, "UCX lost the peer") != NULL);
-    if (atoi(line) != KVF_PEER_GONE || !told)
+    bool told = is_told(line);
+    if (!told && !something_else_told(what, line))
         fail_msg("the prefill's room ended with: %s", line);
     report(&prefill, line, sizeof line);
     assert_int_equal(atoi(line), KVF_PAGES_SAFE);
@@ -179,6 +196,8 @@ static void run(const scenario *what, const char *engine)
     kvf_receiver_close(receiver);
     test_worker_close(&decode);
     test_bootstrap_close(&bootstrap);
+    if (!told)
+        exit(INCONCLUSIVE);
 }
 
 static void who_was_stopped_writes_no_more(void **state)
@@ -191,6 +210,23 @@ static void what_was_asked_of_it_meanwhile_is_refused(void **state)
 {
     static const scenario what = {await_room_2, patient, 2};
     run(&what, *state);
+}
+
+/* In a process of its own: the second child must be made before UCX is used, too. */
+static bool holds(const struct CMUnitTest *test)
+{
+    for (int attempt = 1; attempt <= ATTEMPTS; attempt++) {
+        int status = 0;
+        pid_t pid = fork();
+        if (pid == 0)
+            exit(_cmocka_run_group_tests("suspend", test, 1, NULL, NULL));
+        if (pid < 0 || waitpid(pid, &status, 0) != pid)
+            return false;
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != INCONCLUSIVE)
+            return status == 0;
+        print_message("%s: something else ended the room first, attempt %d\n", test->name, attempt);
+    }
+    return false;
 }
 
 #define ON(engine, name)                                                                           \
@@ -206,14 +242,8 @@ int main(void)
         ON("shm", what_was_asked_of_it_meanwhile_is_refused),
         ON("tcp", what_was_asked_of_it_meanwhile_is_refused),
     };
-    /* Each in a process of its own: the second child must be made before UCX is used, too. */
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        int status = 0;
-        pid_t pid = fork();
-        if (pid == 0)
-            exit(_cmocka_run_group_tests("suspend", &tests[i], 1, NULL, NULL));
-        if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
+        if (!holds(&tests[i]))
             return 1;
-    }
     return 0;
 }
