@@ -160,7 +160,7 @@ void sim_check_reason(const sim_side *side)
 }
 
 /* A stock decode can't tell two rooms of one id apart, and so the second must not be served, as long as neither side has
- * been started again. */
+ * been started again. A name that was cut short is another agent's. */
 void sim_check_id(const sim_side *sender)
 {
     const sim_instance *instance = sender->instance;
@@ -169,7 +169,7 @@ void sim_check_id(const sim_side *sender)
         return;
     const sim_side *before = &earlier->senders[sender->node->rank];
     bool same = before->was_asked && before->incarnation == sender->incarnation &&
-                (earlier->faults & SIM_BIT(SIM_FAULT_TRUNCATION)) == 0; /* of an agent's name */
+                ((earlier->faults | instance->faults) & SIM_BIT(SIM_FAULT_TRUNCATION)) == 0;
     for (uint32_t i = 0; i < instance->receiver_count; i++)
         same = same && earlier->receivers[i].incarnation == instance->receivers[i].incarnation;
     if (same)
