@@ -155,11 +155,15 @@ static bool is_stopping(kvf_manager *manager)
     return stopping;
 }
 
+/* Asked once more after a slice, which empties the descriptor that the order to stop came with: else the loop would
+ * sleep on it. */
 static void run(kvf_manager *manager)
 {
     uint64_t last_activity = manager->now;
     while (!is_stopping(manager)) {
         bool more = slice(manager);
+        if (is_stopping(manager))
+            break;
         bool spin = manager->now - last_activity < manager->settings.spin;
         if (wait_for_events(manager, more || spin, KVF_NEVER) || more)
             last_activity = manager->now;
