@@ -177,10 +177,30 @@ typedef struct couple {
     uint64_t next;
 } couple;
 
-static void begin(couple *one, uint64_t room, kvf_sender **sender, kvf_receiver **receiver)
+/* Of pages of the small shape. */
+static void open_couple(couple *one, const char *engine)
 {
+    *one = (couple){.next = 0};
+    test_use_engine(engine);
+    test_bootstrap_open(&one->server);
+    test_worker_open(&one->prefill, KVF_PREFILL, NULL, one->server.address, NULL);
+    test_worker_open(&one->decode, KVF_DECODE, NULL, NULL, NULL);
+    test_room_works(&one->prefill, &one->decode, one->server.address, UINT32_MAX, 1);
+}
+
+static void close_couple(couple *one)
+{
+    test_worker_close(&one->prefill);
+    test_worker_close(&one->decode);
+    test_bootstrap_close(&one->server);
+}
+
+static void begin(couple *one, kvf_verify verify, kvf_sender **sender, kvf_receiver **receiver)
+{
+    kvf_room_options options = {.size = sizeof options, .dp_rank = -1, .verify = verify};
+    uint64_t room = one->next++;
     uint32_t page = (uint32_t)(room % test_small_shape.pages);
-    *receiver = test_receiver_open(&one->decode, one->server.address, room);
+    check(kvf_receiver_open(one->decode.manager, one->server.address, room, &options, receiver));
     *sender = test_sender_open(&one->prefill, room);
     check(kvf_receiver_expect(*receiver, &page, 1, 0));
     check(kvf_sender_expect(*sender, 1, 0));
@@ -204,7 +224,7 @@ static void one_at_a_time(couple *one, const char *engine)
         kvf_sender *sender;
         kvf_receiver *receiver;
         uint64_t from = kvf_clock_now();
-        begin(one, one->next++, &sender, &receiver);
+        begin(one, KVF_VERIFY_DEFAULT, &sender, &receiver);
         test_receiver_settles(&one->decode, receiver);
         times[i] = kvf_clock_now() - from;
         end(one, sender, receiver);
@@ -216,36 +236,36 @@ static void one_at_a_time(couple *one, const char *engine)
                  microseconds(times, COUNT, 0.99));
 }
 
-static void a_thousand_at_once(couple *one, const char *engine)
+enum { AT_ONCE = 1000 };
+
+static void a_thousand(couple *one, kvf_verify verify)
 {
-    enum { AT_ONCE = 1000, ROUNDS = 20 };
     static kvf_sender *senders[AT_ONCE];
     static kvf_receiver *receivers[AT_ONCE];
+    for (size_t i = 0; i < AT_ONCE; i++)
+        begin(one, verify, &senders[i], &receivers[i]);
+    for (size_t i = 0; i < AT_ONCE; i++)
+        end(one, senders[i], receivers[i]);
+}
+
+static void a_thousand_at_once(couple *one, const char *engine)
+{
+    enum { TIMES = 20 };
     uint64_t start = kvf_clock_now();
-    for (int round = 0; round < ROUNDS; round++) {
-        for (size_t i = 0; i < AT_ONCE; i++)
-            begin(one, one->next++, &senders[i], &receivers[i]);
-        for (size_t i = 0; i < AT_ONCE; i++)
-            end(one, senders[i], receivers[i]);
-    }
+    for (int time = 0; time < TIMES; time++)
+        a_thousand(one, KVF_VERIFY_DEFAULT);
     double seconds = (double)(kvf_clock_now() - start) / 1e9;
     (void)printf("%-4s a thousand small rooms at once: %.0f rooms/s\n", engine,
-                 AT_ONCE * ROUNDS / seconds);
+                 AT_ONCE * TIMES / seconds);
 }
 
 static void rooms_a_second(const char *engine)
 {
-    couple one = {.next = 0};
-    test_use_engine(engine);
-    test_bootstrap_open(&one.server);
-    test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.server.address, NULL);
-    test_worker_open(&one.decode, KVF_DECODE, NULL, NULL, NULL);
-    test_room_works(&one.prefill, &one.decode, one.server.address, UINT32_MAX, 1);
+    couple one;
+    open_couple(&one, engine);
     one_at_a_time(&one, engine);
     a_thousand_at_once(&one, engine);
-    test_worker_close(&one.prefill);
-    test_worker_close(&one.decode);
-    test_bootstrap_close(&one.server);
+    close_couple(&one);
 }
 
 /* ---- The cost of verification ---------------------------------------------------------------------------- */
@@ -328,31 +348,14 @@ static void verification_of(const char *engine, size_t item_length, bool scatter
                  engine, count, scattered ? "scattered" : "contiguous", median(off.wall),
                  median(off.processor), median(on.wall), median(on.processor),
                  median(on.wall) / median(off.wall), median(on.processor) / median(off.processor));
-    test_worker_close(&one.prefill);
-    test_worker_close(&one.decode);
-    test_bootstrap_close(&one.server);
+    close_couple(&one);
 }
 
 static void small_rooms_at_once(couple *one, kvf_verify verify, cost *spent, size_t round)
 {
-    enum { AT_ONCE = 1000 };
-    static kvf_sender *senders[AT_ONCE];
-    static kvf_receiver *receivers[AT_ONCE];
-    kvf_room_options options = {.size = sizeof options, .dp_rank = -1, .verify = verify};
     uint64_t wall = kvf_clock_now();
     uint64_t processor = processor_time();
-    for (size_t i = 0; i < AT_ONCE; i++) {
-        uint64_t room = one->next++;
-        uint32_t page = (uint32_t)(room % test_small_shape.pages);
-        check(kvf_receiver_open(one->decode.manager, one->server.address, room, &options,
-                                &receivers[i]));
-        senders[i] = test_sender_open(&one->prefill, room);
-        check(kvf_receiver_expect(receivers[i], &page, 1, 0));
-        check(kvf_sender_expect(senders[i], 1, 0));
-        check(kvf_sender_send(senders[i], &page, 1));
-    }
-    for (size_t i = 0; i < AT_ONCE; i++)
-        end(one, senders[i], receivers[i]);
+    a_thousand(one, verify);
     spent->wall[round] = (kvf_clock_now() - wall) / AT_ONCE;
     spent->processor[round] = (processor_time() - processor) / AT_ONCE;
 }
@@ -362,12 +365,8 @@ static void verification_of_small_rooms(const char *engine)
 {
     static cost off;
     static cost on;
-    couple one = {.next = 0};
-    test_use_engine(engine);
-    test_bootstrap_open(&one.server);
-    test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.server.address, NULL);
-    test_worker_open(&one.decode, KVF_DECODE, NULL, NULL, NULL);
-    test_room_works(&one.prefill, &one.decode, one.server.address, UINT32_MAX, 1);
+    couple one;
+    open_couple(&one, engine);
     for (size_t round = 0; round < ROUNDS; round++) {
         small_rooms_at_once(&one, KVF_VERIFY_OFF, &off, round);
         small_rooms_at_once(&one, KVF_VERIFY_REQUIRED, &on, round);
@@ -376,9 +375,7 @@ static void verification_of_small_rooms(const char *engine)
                  "each), verified %.0f rooms/s (processor %.0f us each): processor %.2f times\n",
                  engine, 1e3 / median(off.wall), 1e3 * median(off.processor), 1e3 / median(on.wall),
                  1e3 * median(on.processor), median(on.processor) / median(off.processor));
-    test_worker_close(&one.prefill);
-    test_worker_close(&one.decode);
-    test_bootstrap_close(&one.server);
+    close_couple(&one);
 }
 
 static void cost_of_verification(void)

@@ -298,15 +298,20 @@ static void notifications_that_contradict_end_their_room(void **state)
     static const struct {
         uint32_t chunks[2];
         bool last[2];
-    } bad[] = {{{0, 1}, {true, false}}, {{0, 1}, {true, true}},  {{1, 0}, {false, true}},
-               {{0, 0}, {false, true}}, {{0, 0}, {true, false}}, {{0, PAGES}, {false, false}}};
+        const char *text;
+    } bad[] = {{{0, 1}, {true, false}, "chunk 1 marked not last, after chunk 0 was marked last"},
+               {{0, 1}, {true, true}, "chunk 1 marked last, after chunk 0 was marked last"},
+               {{1, 0}, {false, true}, "marked chunk 0 last, but chunk 1 had arrived"},
+               {{0, 0}, {false, true}, "sent chunk 0 twice, the second time marked last"},
+               {{0, 0}, {true, false}, "chunk 0 marked not last, after chunk 0 was marked last"},
+               {{0, PAGES}, {false, false}, "a room of 6 pages has at most 6 chunks"}};
     start_usual();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         kvf_receiver *receiver = requested(i);
         notify(KVF_NOTICE_AUX, 0, false);
         for (size_t n = 0; n < 2; n++)
             notify(KVF_NOTICE_CHUNK, bad[i].chunks[n], bad[i].last[n]);
-        test_receiver_ends(&one.decode, receiver, KVF_PROTOCOL, "agent a-bare-prefill");
+        test_receiver_ends(&one.decode, receiver, KVF_PROTOCOL, bad[i].text);
         hears(KVF_LETTER_ABORT, NULL, 0);
         assert_int_equal(kvf_receiver_safety(receiver), KVF_PAGES_IN_USE);
         ends(receiver, KVF_PROTOCOL, NULL);

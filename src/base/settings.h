@@ -68,8 +68,7 @@
            "pause between ZMTP heartbeats")                                                        \
     NUMBER(heartbeat_timeout, TIME, 3 * KVF_SECOND, 100 * KVF_MILLISECOND, 600 * KVF_SECOND,       \
            "silence after which a peer counts as gone; a decode's also bounds how late the loop "  \
-           "of its "                                                                               \
-           "prefills may be")                                                                      \
+           "of its prefills may be")                                                               \
     NUMBER(outstanding_writes, COUNT, 64, 1, 65536,                                                \
            "writes posted to the transport and not completed, per manager")                        \
     NUMBER(outstanding_bytes, BYTES, 2 << 20, 4096, UINT64_C(1) << 40,                             \

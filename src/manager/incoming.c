@@ -361,25 +361,29 @@ static kvf_sender *open_sender(kvf_manager *manager, uint64_t id)
     return room != NULL && room->opened ? (kvf_sender *)room : NULL;
 }
 
-static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
+static void refuse_sender(kvf_sender *sender, const kvf_error *error)
 {
-    drop(manager, error);
-    kvf_sender *sender = open_sender(manager, room);
-    if (sender == NULL) {
-        hold_refusal(manager, room, error);
-        return;
-    }
     kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = error});
     kvf_sender_release(sender);
+}
+
+static void refuse(kvf_manager *manager, uint64_t room, const kvf_error *error)
+{
+    kvf_sender *sender = open_sender(manager, room);
+    drop(manager, error);
+    if (sender != NULL)
+        refuse_sender(sender, error);
+    else
+        hold_refusal(manager, room, error);
 }
 
 /* Whoever opens the room later may be asked again by then. */
 static void refuse_now(kvf_manager *manager, uint64_t room, const kvf_error *error)
 {
-    if (open_sender(manager, room) != NULL)
-        refuse(manager, room, error);
-    else
-        drop(manager, error);
+    kvf_sender *sender = open_sender(manager, room);
+    drop(manager, error);
+    if (sender != NULL)
+        refuse_sender(sender, error);
 }
 
 /* A kvferry agent that had its part in the room that has ended asks for another one of that id. One that had none is

@@ -155,15 +155,15 @@ static bool is_stopping(kvf_manager *manager)
     return stopping;
 }
 
-/* Asked once more after a slice, which empties the descriptor that the order to stop came with: else the loop would
- * sleep on it. */
+/* Whether to stop is asked after each slice, which empties the descriptor that the order comes with: asked before it,
+ * the loop could sleep on the order. */
 static void run(kvf_manager *manager)
 {
     uint64_t last_activity = manager->now;
-    while (!is_stopping(manager)) {
+    for (;;) {
         bool more = slice(manager);
         if (is_stopping(manager))
-            break;
+            return;
         bool spin = manager->now - last_activity < manager->settings.spin;
         if (wait_for_events(manager, more || spin, KVF_NEVER) || more)
             last_activity = manager->now;

@@ -208,7 +208,6 @@ static void free_senders(kvf_manager *manager)
         kvf_sender_free(manager->lingering);
     kvf_incoming_free_all_held(manager);
     kvf_agents_free(manager);
-    kvf_formers_free(&manager->formers);
 }
 
 static void free_receivers(kvf_manager *manager)
@@ -223,7 +222,6 @@ static void free_receivers(kvf_manager *manager)
     while (manager->fencing != NULL)
         kvf_receiver_free(manager->fencing);
     kvf_ranks_free(manager);
-    kvf_formers_free(&manager->formers);
     kvf_servers_free(manager);
     kvf_inboxes_free(manager);
 }
@@ -244,6 +242,7 @@ static void destroy(kvf_manager *manager)
         free_senders(manager);
     else
         free_receivers(manager);
+    kvf_formers_free(&manager->formers);
     if (manager->client != NULL)
         kvf_bootstrap_client_close(manager->client);
     if (manager->pull != NULL)

@@ -28,7 +28,7 @@ static void check_document(const char *name, size_t bound)
 static void structs_stay_within_their_bounds(void **state)
 {
     (void)state;
-    static const struct bounded {
+    static const struct {
         const char *name;
         size_t size;
         size_t bound;

@@ -1,6 +1,5 @@
 #include "room/receiver.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 void kvf_receiver_machine_init(kvf_receiver_machine *machine, const kvf_room_timeouts *timeouts)

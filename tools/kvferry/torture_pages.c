@@ -109,18 +109,27 @@ double torture_pages_landed(const torture_pages *pages, const torture_claim *cla
     return (double)landed / (double)(claim->page_count * TORTURE_BUFFERS);
 }
 
+static bool holds_canary(const torture_pages *pages, uint32_t page)
+{
+    for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
+        if (!all_canary(pool_item(&pages->pool, b, page), TORTURE_ITEM))
+            return false;
+    return true;
+}
+
+static void give_canary(torture_pages *pages, uint32_t page)
+{
+    for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
+        memset(pool_item(&pages->pool, b, page), PATTERN_POISON, TORTURE_ITEM);
+}
+
 static void check_canary(torture_pages *pages, uint32_t page)
 {
-    bool right = true;
-    for (uint32_t b = 0; b < TORTURE_BUFFERS; b++) {
-        uint8_t *bytes = pool_item(&pages->pool, b, page);
-        right = all_canary(bytes, TORTURE_ITEM) && right;
-        pages->bytes_checked += TORTURE_ITEM;
-        if (!right)
-            memset(bytes, PATTERN_POISON, TORTURE_ITEM);
-    }
-    if (!right)
-        pages->canaries_corrupted++;
+    pages->bytes_checked += (uint64_t)TORTURE_BUFFERS * TORTURE_ITEM;
+    if (holds_canary(pages, page))
+        return;
+    give_canary(pages, page);
+    pages->canaries_corrupted++;
 }
 
 uint32_t torture_pages_take(torture_pages *pages, torture_random *random)
@@ -140,8 +149,7 @@ void torture_pages_put(torture_pages *pages, uint32_t page)
 void torture_pages_release(torture_pages *pages, const torture_claim *claim)
 {
     for (size_t i = 0; i < claim->page_count; i++) {
-        for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
-            memset(pool_item(&pages->pool, b, claim->pages[i]), PATTERN_POISON, TORTURE_ITEM);
+        give_canary(pages, claim->pages[i]);
         pages->released[pages->released_count++] = claim->pages[i];
     }
 }
@@ -149,13 +157,8 @@ void torture_pages_release(torture_pages *pages, const torture_claim *claim)
 uint64_t torture_pages_landed_late(const torture_pages *pages)
 {
     uint64_t written = 0;
-    for (size_t i = 0; i < pages->released_count; i++) {
-        bool untouched = true;
-        for (uint32_t b = 0; b < TORTURE_BUFFERS; b++)
-            untouched = untouched &&
-                        all_canary(pool_item(&pages->pool, b, pages->released[i]), TORTURE_ITEM);
-        written += untouched ? 0 : 1;
-    }
+    for (size_t i = 0; i < pages->released_count; i++)
+        written += holds_canary(pages, pages->released[i]) ? 0 : 1;
     return written;
 }
 
