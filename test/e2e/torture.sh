@@ -32,6 +32,7 @@ status=0
 for transport in shm tcp; do
     keeps --duration 15 --transports $transport --seed 7
     keeps --aborts 1000 --transports $transport
+    keeps --aborts 300 --peers stock --transports $transport
     shows --plant ack-early --transports $transport
     shows --fence off --transports $transport
 done

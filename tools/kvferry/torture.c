@@ -35,6 +35,8 @@ static const option_row rows[] = {
      "ack-early: prefill says that it has stopped, and doesn't"},
     {"fence", "on|off", OPTION_TEXT, AT(fence), 0, 0,
      "off: decode reuses pages of failed rooms before they are safe (on)"},
+    {"peers", "NAME", OPTION_TEXT, AT(peers), 0, 0,
+     "kvferry, or stock: both workers say only what a stock one would (kvferry)"},
     {"json", NULL, OPTION_FLAG, AT(json), 0, 0, "one JSON document instead of the table"},
     {"set", "NAME=VALUE", OPTION_LIST, AT(set), 0, 0,
      "any setting of `kvferry settings`, for both workers"}};
@@ -174,6 +176,7 @@ static void prepare(torture_run *run)
     run->random.seed = run->options->seed;
     processes->options = run->options;
     processes->random.seed = run->options->seed + 1;
+    processes->stock = strcmp(run->options->peers, "stock") == 0;
     processes->slow = has_fault(run, FAULT_SLOW);
     processes->abort_there = has_fault(run, FAULT_ABORT_PREFILL) ? 10 : 0;
     processes->abort_here = has_fault(run, FAULT_ABORT_DECODE) ? 30 : 0;
@@ -257,13 +260,19 @@ static bool check_options(const torture_options *options, unsigned *faults, mess
         return message_set(why, "--plant: \"%.64s\" is not ack-early", options->plant);
     if (strcmp(options->fence, "on") != 0 && strcmp(options->fence, "off") != 0)
         return message_set(why, "--fence: \"%.64s\" is neither on nor off", options->fence);
+    if (strcmp(options->peers, "kvferry") != 0 && strcmp(options->peers, "stock") != 0)
+        return message_set(why, "--peers: \"%.64s\" is neither kvferry nor stock", options->peers);
     return torture_faults_read(options->faults, faults, why);
 }
 
 int command_torture(int count, char **arguments)
 {
-    torture_options options = {
-        .duration = 30, .seed = 1, .faults = "all", .transports = "shm", .fence = "on"};
+    torture_options options = {.duration = 30,
+                               .seed = 1,
+                               .faults = "all",
+                               .transports = "shm",
+                               .fence = "on",
+                               .peers = "kvferry"};
     unsigned faults = 0;
     int result = TOOL_FINE;
     message why;

@@ -20,6 +20,7 @@ typedef struct torture_options {
     const char *transports;
     const char *plant;
     const char *fence;
+    const char *peers; /* kvferry, or stock */
     bool json;
     option_list set;
 } torture_options;
@@ -33,10 +34,11 @@ enum {
     TORTURE_AUX_SLOTS = 64,
     TORTURE_ROOM_PAGES = 32,
     TORTURE_ROOMS = 6,              /* open at once */
-    TORTURE_IDS = TORTURE_ROOMS * 4 /* few, so that each is used again and again */
+    TORTURE_IDS = TORTURE_ROOMS * 4 /* in use at once: few, so that each is used again and again */
 };
-/* Room ids of the n-th decode process start at n times this. */
-#define TORTURE_ID_BASE UINT64_C(1000)
+/* Room ids of the n-th decode process start at n times this. Between peers without epochs no id is used twice: each is
+ * followed by the one TORTURE_IDS above it. */
+#define TORTURE_ID_BASE UINT64_C(1000000000)
 
 /* ---- Random numbers: the same ones for the same seed -------------------------------------------- */
 
@@ -110,7 +112,8 @@ typedef struct torture_processes {
     uint64_t decodes;      /* how many were started */
     uint64_t abort_here;   /* of 100 rooms */
     uint64_t abort_there;
-    bool slow; /* transfers are held for a while, one of them forever */
+    bool stock; /* without extensions, and each room with a new id */
+    bool slow;  /* transfers are held for a while, one of them forever */
 } torture_processes;
 
 /* Limits that keep a run short; a room that takes longer than all of them has hung. */
@@ -199,11 +202,12 @@ __attribute__((format(printf, 2, 3))) void torture_break(torture_result *result,
 
 /* ---- A run ---------------------------------------------------------------------------------------- */
 
-/* What is known of the room with one of the ids that the present decode process uses. */
+/* What is known of the latest room with one of the ids that the present decode process uses, or with one that followed
+ * it. */
 typedef struct torture_room {
+    uint64_t id;
     json_t *line; /* for the prefill, while the decode's side is open; NULL otherwise */
     bool prefill_open;
-    bool used;
     bool orphan_aborted;
     uint64_t abort_asked;  /* when the prefill was told to abort it; 0: not */
     uint64_t decode_ended; /* when, if it failed; 0: not */

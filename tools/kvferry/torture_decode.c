@@ -30,6 +30,7 @@ typedef struct decode_options {
     uint64_t abort_here;  /* of 100 rooms */
     uint64_t abort_there; /* of 100 rooms */
     bool no_fence;
+    bool fresh_ids;
     option_list set;
 } decode_options;
 
@@ -291,7 +292,8 @@ static void take_line(torture_driver *driver, const char *text, size_t length)
     json_t *line = json_loadb(text, length, 0, NULL);
     const json_t *id = json_object_get(line, "free");
     if (id != NULL)
-        driver->free_ids[driver->free_count++] = (uint64_t)json_integer_value(id);
+        driver->free_ids[driver->free_count++] =
+            (uint64_t)json_integer_value(id) + (driver->options.fresh_ids ? TORTURE_IDS : 0);
     driver->calm = driver->calm || json_object_get(line, "calm") != NULL;
     driver->quitting = driver->quitting || json_object_get(line, "quit") != NULL;
     json_decref(line);
@@ -367,6 +369,7 @@ static const option_row rows[] = {
     {"abort-here", "N", OPTION_COUNT, AT(abort_here), 0, 100, "of 100 rooms: aborted on this side"},
     {"abort-there", "N", OPTION_COUNT, AT(abort_there), 0, 100, "of 100 rooms: on the other side"},
     {"no-fence", NULL, OPTION_FLAG, AT(no_fence), 0, 0, "reuse pages before they are safe"},
+    {"fresh-ids", NULL, OPTION_FLAG, AT(fresh_ids), 0, 0, "use no room number twice"},
     {"set", "NAME=VALUE", OPTION_LIST, AT(set), 0, 0, "any setting of `kvferry settings`"}};
 
 static const option_table table = {"torture-decode", "the decode process of `kvferry torture`",

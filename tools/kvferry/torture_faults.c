@@ -146,7 +146,6 @@ bool torture_bring_up(torture_run *run, torture_victim which)
 static void drop_prefill_rooms(torture_run *run)
 {
     message ignored;
-    uint64_t first = run->processes.decodes * TORTURE_ID_BASE;
     for (size_t i = 0; i < TORTURE_IDS; i++) {
         torture_room *room = &run->rooms[i];
         bool waits = room->prefill_open && room->line == NULL;
@@ -154,8 +153,7 @@ static void drop_prefill_rooms(torture_run *run)
         room->abort_asked = 0;
         if (waits)
             (void)child_tell(&run->processes.children[TORTURE_DECODE],
-                             json_pack("{s:I}", "free", (json_int_t)first + (json_int_t)i),
-                             &ignored);
+                             json_pack("{s:I}", "free", (json_int_t)room->id), &ignored);
     }
 }
 

@@ -48,11 +48,19 @@ static uint64_t number_of(const json_t *line, const char *key)
     return (uint64_t)json_integer_value(json_object_get(line, key));
 }
 
-/* NULL for the room of a decode process that is gone. */
-static torture_room *room_of(torture_run *run, uint64_t id)
+/* Where the room is kept: NULL for one of a decode process that is gone. */
+static torture_room *place_of(torture_run *run, uint64_t id)
 {
     uint64_t first = run->processes.decodes * TORTURE_ID_BASE;
-    return id >= first && id - first < TORTURE_IDS ? &run->rooms[id - first] : NULL;
+    bool present = id >= first && id - first < TORTURE_ID_BASE;
+    return present ? &run->rooms[(id - first) % TORTURE_IDS] : NULL;
+}
+
+/* NULL as well if another room has taken its place. */
+static torture_room *room_of(torture_run *run, uint64_t id)
+{
+    torture_room *room = place_of(run, id);
+    return room != NULL && room->id == id ? room : NULL;
 }
 
 static bool runs(const torture_run *run, torture_victim which)
@@ -67,10 +75,10 @@ static void tell(torture_run *run, torture_victim which, json_t *line)
 }
 
 /* A room's id may be used again when both sides have ended it. */
-static void free_if_over(torture_run *run, uint64_t id, const torture_room *room)
+static void free_if_over(torture_run *run, const torture_room *room)
 {
     if (room->line == NULL && !room->prefill_open && runs(run, TORTURE_DECODE))
-        tell(run, TORTURE_DECODE, json_pack("{s:I}", "free", (json_int_t)id));
+        tell(run, TORTURE_DECODE, json_pack("{s:I}", "free", (json_int_t)room->id));
 }
 
 static void add_effect(torture_effect *effect, uint64_t from, uint64_t failed, uint64_t settled)
@@ -93,12 +101,12 @@ static bool tells_of_a_lost_peer(const char *status)
 static void room_opened(torture_run *run, json_t *line)
 {
     uint64_t id = number_of(line, "open");
-    torture_room *room = room_of(run, id);
+    torture_room *room = place_of(run, id);
     if (room == NULL)
         return;
     run->result.rooms++;
-    run->result.ids_reused += room->used ? 1 : 0;
-    *room = (torture_room){.used = true};
+    run->result.ids_reused += room->id == id ? 1 : 0;
+    *room = (torture_room){.id = id};
     room->line = json_pack(
         "{s:I, s:O, s:O, s:O}", "room", (json_int_t)id, "pages", json_object_get(line, "pages"),
         "chunks", json_object_get(line, "chunks"), "aux_slot", json_object_get(line, "aux_slot"));
@@ -189,7 +197,7 @@ static void room_ended(torture_run *run, const json_t *line)
     json_decref(room->line);
     room->line = NULL;
     room->decode_ended = clock_now();
-    free_if_over(run, id, room);
+    free_if_over(run, room);
 }
 
 /* Counts the wrong pages that weren't found with a room: canaries. */
@@ -242,7 +250,7 @@ static void take_prefill_room(torture_run *run, const json_t *line)
     if (room == NULL || strcmp(text_of(line, "safety"), "in use") == 0)
         return;
     room->prefill_open = false;
-    free_if_over(run, id, room);
+    free_if_over(run, room);
 }
 
 /* An abort may cross the room's end. */
@@ -286,14 +294,13 @@ static void take_lines(torture_run *run, torture_victim which)
 static void abort_orphans(torture_run *run)
 {
     uint64_t now = clock_now();
-    uint64_t first = run->processes.decodes * TORTURE_ID_BASE;
     for (size_t i = 0; i < TORTURE_IDS; i++) {
         torture_room *room = &run->rooms[i];
         if (!room->prefill_open || room->line != NULL || room->orphan_aborted ||
             now - room->decode_ended < orphan_age || !runs(run, TORTURE_PREFILL))
             continue;
         room->orphan_aborted = true;
-        tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)first + (json_int_t)i));
+        tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)room->id));
     }
 }
 

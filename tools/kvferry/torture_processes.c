@@ -59,6 +59,8 @@ static void add_common(const torture_processes *processes, arguments *all)
     set(all, "bootstrap_timeout", TORTURE_BOOTSTRAP_TIMEOUT);
     set(all, "waiting_timeout", TORTURE_WAITING_TIMEOUT);
     set(all, "fence_timeout", TORTURE_FENCE_TIMEOUT);
+    if (processes->stock)
+        set(all, "extensions", "off");
     for (size_t i = 0; i < options->set.count; i++) {
         add(all, "--set");
         add(all, options->set.items[i]);
@@ -117,6 +119,8 @@ static void list_decode(torture_processes *processes, arguments *all)
     add_number(all, "--abort-there", processes->abort_there);
     if (strcmp(processes->options->fence, "off") == 0)
         add(all, "--no-fence");
+    if (processes->stock)
+        add(all, "--fresh-ids");
 }
 
 /* The one process that doesn't speak JSON: its first line ends with where it listens. */
