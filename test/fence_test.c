@@ -190,7 +190,7 @@ static void a_failure_before_the_request_is_told(void **state)
     kvf_sender_abort(sender);
     test_sender_ends(&one.prefill, sender, KVF_ABORTED, NULL);
     kvf_receiver *receiver = ask(1, 0);
-    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "room 1 has ended");
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "aborted by this side");
     proven(receiver, KVF_PROOF_ACKNOWLEDGED);
     kvf_sender_close(sender);
 }

@@ -1,6 +1,6 @@
 /* Several prefill and decode ranks in one process: MLA with fewer and with more decode ranks (dummies, several
  * that report to one), dp groups named and reckoned, sizes that don't fit. */
-#include "support/worker.h"
+#include "support/raw.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -175,6 +175,58 @@ static void more_decode_ranks_report_to_one(void **state)
     close_scene(one);
 }
 
+/* Both wait for a sender; it fails of the first one's request, and the second hears of it too. */
+static void a_bad_request_that_was_held_fails_all_who_asked(void **state)
+{
+    (void)state;
+    static const uint64_t outside[] = {4, 1000, 5};
+    scene *one = open_scene((sizes){1, 1}, (sizes){2, 1}, 1, NULL);
+    raw_decode raw;
+    raw_decode_open(&raw, "raw-decode", kvf_manager_port(one->prefill[0].manager));
+    kvf_request request = raw_decode_request(&raw, 73, outside, PAGES);
+    request.required = 2;
+    raw_decode_send(&raw, &request);
+    test_wait_statistic(&one->prefill[0], requests_held, 1);
+    kvf_receiver *receiver = expect(one, 1, 73, -1);
+    test_wait_statistic(&one->prefill[0], requests_held, 2);
+    kvf_sender *sender = send(one, 0, 73);
+    test_sender_ends(&one->prefill[0], sender, KVF_OUT_OF_RANGE, "page 1000");
+    test_receiver_ends(&one->decode[1], receiver, KVF_PEER_FAILED, "page 1000");
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+    raw_decode_close(&raw);
+    close_scene(one);
+}
+
+/* One of two destinations takes no bytes any more, as if it was stopped. The other gives its room up, and has its proof
+ * although the sender itself isn't done. */
+static void a_destination_that_hangs_keeps_no_pages_of_others(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {
+        "fault", "transfer_hang=2", "fence_timeout", "3s", "close_timeout", "20ms", NULL};
+    scene *one = open_scene((sizes){1, 1}, (sizes){2, 1}, 1, settings);
+    kvf_receiver *receivers[2];
+    receivers[0] = expect(one, 0, 74, -1);
+    test_wait_statistic(&one->prefill[0], messages_received, 1);
+    receivers[1] = expect(one, 1, 74, -1);
+    kvf_sender *sender = test_sender_open(&one->prefill[0], 74);
+    assert_int_equal(kvf_sender_expect(sender, PAGES, 6), KVF_OK);
+    assert_int_equal(kvf_sender_send(sender, source, 1), KVF_OK); /* the first of two chunks */
+    test_wait_statistic(&one->prefill[0], pages_sent, 1);
+    kvf_receiver_abort(receivers[0]);
+    assert_int_equal(kvf_receiver_wait(receivers[0], -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_receiver_proof(receivers[0]), KVF_PROOF_ACKNOWLEDGED);
+    assert_int_equal(kvf_sender_poll(sender), KVF_FAILED);
+    assert_int_equal(kvf_sender_safety(sender), KVF_PAGES_IN_USE);
+    test_receiver_ends(&one->decode[1], receivers[1], KVF_PEER_FAILED, "gave the room up");
+    for (uint32_t i = 0; i < 2; i++)
+        kvf_receiver_close(receivers[i]);
+    kvf_sender_close(sender);
+    close_scene(one);
+}
+
 /* Four decode ranks, two prefill ranks: 0 and 1 report to 0, 2 and 3 to 1. */
 static void several_decode_ranks_a_prefill_rank(void **state)
 {
@@ -287,6 +339,8 @@ int main(void)
         ON_BOTH(fewer_decode_ranks_send_dummies),
         ON_BOTH(more_decode_ranks_report_to_one),
         ON_BOTH(several_decode_ranks_a_prefill_rank),
+        ON_BOTH(a_bad_request_that_was_held_fails_all_who_asked),
+        ON_BOTH(a_destination_that_hangs_keeps_no_pages_of_others),
         ON_BOTH(dp_groups_are_named_or_reckoned),
         cmocka_unit_test_setup(decode_ranks_count_in_their_group, use_loop),
         cmocka_unit_test_setup(sizes_that_do_not_divide_are_refused, use_loop),

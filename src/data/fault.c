@@ -24,6 +24,7 @@ typedef struct fault_plan {
     occasion connect_fail;
     occasion transfer_fail;
     occasion transfer_stall;
+    occasion transfer_hang;
     occasion notify_drop;
     occasion corrupt;
     occasion corrupt_page;
@@ -43,6 +44,7 @@ typedef struct record {
     uint64_t flipped_length;
     uint64_t due; /* held until then; 0: posted */
     bool fail;
+    bool hang;
     bool canceled;
 } record;
 
@@ -77,10 +79,15 @@ static bool parse_fault(fault_plan *faults, kvf_slice name, kvf_slice value)
         const char *name;
         occasion *occasion;
     } occasions[] = {
-        {"register_fail", &faults->register_fail}, {"connect_fail", &faults->connect_fail},
-        {"transfer_fail", &faults->transfer_fail}, {"transfer_stall", &faults->transfer_stall},
-        {"notify_drop", &faults->notify_drop},     {"corrupt", &faults->corrupt},
-        {"corrupt_page", &faults->corrupt_page},   {"peer_fail", &faults->peer_fail},
+        {"register_fail", &faults->register_fail},
+        {"connect_fail", &faults->connect_fail},
+        {"transfer_fail", &faults->transfer_fail},
+        {"transfer_stall", &faults->transfer_stall},
+        {"transfer_hang", &faults->transfer_hang},
+        {"notify_drop", &faults->notify_drop},
+        {"corrupt", &faults->corrupt},
+        {"corrupt_page", &faults->corrupt_page},
+        {"peer_fail", &faults->peer_fail},
         {"ack_early", &faults->ack_early},
     };
     uint64_t number = EVERY;
@@ -109,12 +116,13 @@ static kvf_status parse_faults(const char *text, fault_plan *faults, kvf_error *
         size_t equals = name < length ? 1 : 0;
         kvf_slice value = {(const uint8_t *)text + name + equals, length - name - equals};
         if (!parse_fault(faults, (kvf_slice){(const uint8_t *)text, name}, value))
-            return kvf_error_set(error, KVF_BAD_SETTING,
-                                 "setting fault: \"%.*s\" isn't NAME=N or NAME=all with one of "
-                                 "register_fail connect_fail transfer_fail transfer_stall "
-                                 "notify_drop corrupt corrupt_page peer_fail ack_early, nor "
-                                 "hold_ms=N",
-                                 (int)length, text);
+            return kvf_error_set(
+                error, KVF_BAD_SETTING,
+                "setting fault: \"%.*s\" isn't NAME=N or NAME=all with one of "
+                "register_fail connect_fail transfer_fail transfer_stall "
+                "transfer_hang notify_drop corrupt corrupt_page peer_fail ack_early, nor "
+                "hold_ms=N",
+                (int)length, text);
         text += length + (text[length] == ',' ? 1 : 0);
     }
     return KVF_OK;
@@ -206,7 +214,8 @@ static void plan_faults(fault_engine *engine, record *made)
 {
     kvf_transfer *transfer = made->transfer;
     made->fail = happens(&engine->faults.transfer_fail);
-    bool stall = happens(&engine->faults.transfer_stall);
+    made->hang = happens(&engine->faults.transfer_hang);
+    bool stall = happens(&engine->faults.transfer_stall) || made->hang;
     if (stall || engine->faults.hold > 0)
         made->due = stall ? KVF_NEVER : kvf_clock_after(kvf_clock_now(), engine->faults.hold);
     for (uint32_t i = 0; i < transfer->part_count; i++) {
@@ -252,7 +261,7 @@ static void fault_cancel(kvf_engine *base, kvf_transfer *transfer)
     fault_engine *engine = fault_of(base);
     record *found = find(engine, transfer);
     if (found != NULL && found->due != 0)
-        found->canceled = true;
+        found->canceled = !found->hang;
     else
         engine->inner->operations->cancel(engine->inner, transfer);
 }

@@ -87,6 +87,7 @@ struct kvf_incoming {
     kvf_binding *binding;
     kvf_check *check; /* NULL unless its decode checks what is written; from the first chunk on */
     uint32_t *pages;  /* destination pages, checked; NULL until bound and for dummies */
+    unsigned deliveries;
     bool stop_wanted; /* its decode gave the room up, and waits to hear that nothing is under way */
     kvf_incoming *agent_prev;
     kvf_incoming *agent_next;

@@ -19,6 +19,7 @@ static void end_delivery(kvf_delivery *delivery, kvf_status status)
         kvf_peer_unflushed(&agent->past, delivery->incoming->request.epoch);
     kvf_uncount(manager, KVF_COUNT_TRANSFERS, 1);
     DL_DELETE(sender->deliveries, delivery);
+    delivery->incoming->deliveries--;
     free(delivery);
     agent->deliveries--;
 }
@@ -98,6 +99,7 @@ static kvf_status deliver(kvf_sender *sender, kvf_incoming *incoming, const kvf_
         return status;
     }
     DL_APPEND(sender->deliveries, delivery);
+    incoming->deliveries++;
     incoming->agent->deliveries++;
     kvf_count(manager, KVF_COUNT_TRANSFERS, 1);
     return KVF_OK;

@@ -185,11 +185,27 @@ static kvf_status bind(const kvf_sender *sender, kvf_incoming *incoming, kvf_err
     return status;
 }
 
+/* Why a room that has ended takes no request any more. */
+static void explain_end(const kvf_sender *sender, kvf_error *error)
+{
+    if (sender->machine.outcome.state == KVF_FAILED)
+        *error = sender->machine.outcome.error;
+    else
+        kvf_error_set(error, KVF_WRONG_STATE, "room %llu has ended",
+                      (unsigned long long)sender->room.id);
+}
+
 /* An earlier request of the same agent steps aside while the machine decides between the two. */
 static void give(kvf_sender *sender, kvf_incoming *incoming)
 {
     kvf_manager *manager = sender->room.manager;
     kvf_error error;
+    if (kvf_outcome_is_final(&sender->machine.outcome)) { /* another one that was held ended it */
+        explain_end(sender, &error);
+        kvf_letters_failed(incoming->agent, &incoming->request, &error);
+        kvf_incoming_free(manager, incoming);
+        return;
+    }
     if (bind(sender, incoming, &error) != KVF_OK) {
         kvf_letters_failed(incoming->agent, &incoming->request, &error);
         kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
@@ -404,8 +420,7 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
     if (ended && is_for_the_next(sender, agent, request)) {
         sender = NULL;
     } else if (ended) {
-        kvf_error_set(&error, KVF_WRONG_STATE, "room %llu has ended",
-                      (unsigned long long)request->room);
+        explain_end(sender, &error);
         drop(manager, &error);
         kvf_letters_failed(agent, request, &error);
         return;

@@ -188,7 +188,8 @@ static void carry_out(kvf_sender *sender, const kvf_action *action)
     kvf_room *room = &sender->room;
     switch (action->kind) {
     case KVF_ACTION_TIMER:
-        kvf_timers_set(&room->manager->timers, &room->timer, action->deadline);
+        if (room->opened) /* else there was no memory for its timer, and nothing is under way */
+            kvf_timers_set(&room->manager->timers, &room->timer, action->deadline);
         break;
     case KVF_ACTION_POST:
         kvf_sums_post(sender, action->first_chunk, action->chunk_count);
@@ -309,11 +310,25 @@ static void linger(kvf_sender *sender)
     DL_APPEND(sender->room.manager->lingering, sender);
 }
 
+/* Each destination hears that nothing is under way to it when that is so, however long others take: one that is stopped
+ * must not keep the pages of the rest. */
+static void release_finished(kvf_sender *sender)
+{
+    kvf_incoming *incoming;
+    kvf_incoming *next;
+    DL_FOREACH_SAFE(sender->incoming, incoming, next)
+    {
+        if (incoming->deliveries == 0)
+            kvf_incoming_free(sender->room.manager, incoming);
+    }
+}
+
 /* Once a room is final and nothing is under way, only its handle is left; once that is closed, nothing. */
 void kvf_sender_release(kvf_sender *sender)
 {
     if (!kvf_outcome_is_final(&sender->machine.outcome))
         return;
+    release_finished(sender);
     if (sender->deliveries != NULL) {
         linger(sender);
         return;
@@ -321,8 +336,6 @@ void kvf_sender_release(kvf_sender *sender)
     kvf_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_DRAINED});
     kvf_sums_free(sender);
     free_chunks(sender);
-    while (sender->incoming != NULL)
-        kvf_incoming_free(sender->room.manager, sender->incoming);
     if (sender->room.closed)
         kvf_sender_free(sender);
 }
