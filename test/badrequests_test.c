@@ -71,6 +71,13 @@ static int start_forgetful(void **state)
     return start(state, "loop");
 }
 
+static int start_with_few(void **state)
+{
+    static const char *const settings[] = {"max_peers", "3", NULL};
+    chosen_settings = settings;
+    return start(state, "loop");
+}
+
 static int start_post1(void **state)
 {
     static const char *const settings[] = {"profile", "sglang-0.4.7.post1", NULL};
@@ -715,6 +722,49 @@ static void a_used_id_is_remembered_across_connections(void **state)
     room_works(one, open_room(one, 173, 2), 173);
 }
 
+static kvf_request kvferry_request(raw_decode *raw, uint64_t room, uint64_t epoch)
+{
+    static const uint64_t pages[] = {9, 4};
+    kvf_request request = raw_decode_request(raw, room, pages, 2);
+    request.extended = true;
+    request.extensions = KVF_EXTENSION_EPOCH;
+    request.epoch = epoch;
+    return request;
+}
+
+/* A decode that closes what it gave to be written to goes by a new name each time. The old ones take no place among the
+ * peers, and what they asked for is no news although they are forgotten. */
+static void names_that_are_followed_take_no_place(void **state)
+{
+    scene *one = *state;
+    for (uint64_t i = 0; i < 8; i++) {
+        char name[] = {'r', 'a', 'w', (char)('0' + i), '\0'};
+        raw_decode_rename(&one->raw, name);
+        kvf_request request = kvferry_request(&one->raw, 300 + i, 7 + i);
+        kvf_sender *sender = open_room(one, 300 + i, 2);
+        raw_decode_send(&one->raw, &request);
+        send_pages(sender, 6, 2);
+        assert_true(raw_decode_notified(&one->raw, 2 * (i + 1)));
+        test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+        kvf_sender_close(sender);
+    }
+    bystander_works(one);
+    assert_in_range(test_statistics(&one->prefill).peers, 2, 3);
+    assert_int_equal(test_statistics(&one->prefill).peers_lost, 0);
+    raw_decode_rename(&one->raw, "raw0");
+    kvf_request again = kvferry_request(&one->raw, 300, 7);
+    uint64_t dropped = test_statistics(&one->prefill).messages_dropped;
+    raw_decode_send(&one->raw, &again);
+    test_wait_statistic(&one->prefill, messages_dropped, dropped + 1);
+    assert_int_equal(test_statistics(&one->prefill).requests_held, 0);
+    again = kvferry_request(&one->raw, 320, 8);
+    kvf_sender *sender = open_room(one, 320, 2);
+    raw_decode_send(&one->raw, &again);
+    send_pages(sender, 6, 2);
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+}
+
 static void a_rank_that_hangs_up_fails_its_rooms_only(void **state)
 {
     scene *one = *state;
@@ -772,6 +822,7 @@ int main(void)
         ON(start_loop, a_used_id_of_a_stock_agent_is_refused),
         ON(start_loop, a_used_id_is_remembered_across_connections),
         ON(start_loop, leases_of_all_lengths_are_served),
+        ON(start_with_few, names_that_are_followed_take_no_place),
         ON_BOTH(a_rank_that_hangs_up_fails_its_rooms_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

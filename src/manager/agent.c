@@ -68,6 +68,8 @@ static kvf_agent *new_agent(kvf_manager *manager, const kvf_request *request)
         return NULL;
     }
     kvf_formers_recall(&manager->formers, agent->name, &agent->past.ended);
+    kvf_formers_recall_epochs(&manager->formers, agent->name, &agent->past.highest_epoch,
+                              &agent->past.unflushed_epoch);
     patience_changed(agent, KVF_NEVER);
     kvf_count(manager, KVF_COUNT_PEERS, 1);
     return agent;
@@ -100,9 +102,41 @@ static kvf_status keep_metadata(kvf_agent *agent, kvf_slice metadata, kvf_error 
     return KVF_OK;
 }
 
-static kvf_status add_agent(kvf_manager *manager, const kvf_request *request, kvf_agent **agent,
-                            kvf_error *error)
+/* Freed at the end of the turn. */
+static void leave(kvf_agent *agent)
 {
+    HASH_DELETE(by_name, agent->manager->agents, agent);
+    agent->manager->patience_stale = true;
+    DL_APPEND(agent->manager->dead_agents, agent);
+    agent->dead = true;
+}
+
+static bool is_idle(const kvf_agent *agent)
+{
+    return agent->incoming == NULL && agent->deliveries == 0 && agent->letters == NULL;
+}
+
+/* A decode that goes by another name on the same connection has closed what it gave to be written to by the earlier one.
+ * What it asked for by that is over, and no news should it come again. */
+static void forget_followed(kvf_manager *manager, uint64_t connection)
+{
+    kvf_agent *agent;
+    kvf_agent *next;
+    HASH_ITER(by_name, manager->agents, agent, next)
+    {
+        if (agent->connection != connection || !is_idle(agent))
+            continue;
+        leave(agent);
+        remember(agent);
+        kvf_formers_keep_epochs(&manager->formers, agent->name, agent->past.highest_epoch,
+                                agent->past.unflushed_epoch);
+    }
+}
+
+static kvf_status add_agent(kvf_manager *manager, const kvf_request *request, uint64_t connection,
+                            kvf_agent **agent, kvf_error *error)
+{
+    forget_followed(manager, connection);
     if (HASH_CNT(by_name, manager->agents) >= manager->settings.max_peers)
         return kvf_error_set(error, KVF_LIMIT,
                              "%llu decode processes are known; setting max_peers allows no more",
@@ -130,7 +164,7 @@ kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint
                                "process must use a new agent name",
                                found->name);
     if (status == KVF_OK && found == NULL)
-        status = add_agent(manager, request, &found, error);
+        status = add_agent(manager, request, connection, &found, error);
     if (status == KVF_OK && first)
         status = keep_metadata(found, request->agent_metadata, error);
     if (status != KVF_OK)
@@ -138,6 +172,21 @@ kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint
     found->connection = connection;
     *agent = found;
     return KVF_OK;
+}
+
+bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request)
+{
+    char name[KVF_AGENT_NAME_MAX + 1];
+    kvf_agent *known = NULL;
+    kvf_peer_past past = {0};
+    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
+              known);
+    if (known != NULL || !kvf_slice_to_text(request->agent_name, name, sizeof name))
+        return false;
+    kvf_formers_recall_epochs(&manager->formers, name, &past.highest_epoch, &past.unflushed_epoch);
+    bool news = kvf_peer_asks(&past, request->room, request->epoch) == KVF_NEWS;
+    kvf_formers_keep_epochs(&manager->formers, name, past.highest_epoch, past.unflushed_epoch);
+    return news;
 }
 
 static void unload(kvf_agent *agent)
@@ -202,13 +251,9 @@ static void drop_held(kvf_agent *agent, const char *why)
 /* It can't be reached any more. */
 static void bury(kvf_agent *agent, const char *why)
 {
-    kvf_manager *manager = agent->manager;
-    HASH_DELETE(by_name, manager->agents, agent);
-    manager->patience_stale = true;
-    DL_APPEND(manager->dead_agents, agent);
-    agent->dead = true;
+    leave(agent);
     remember(agent);
-    kvf_count(manager, KVF_COUNT_PEERS_LOST, 1);
+    kvf_count(agent->manager, KVF_COUNT_PEERS_LOST, 1);
     fail_rooms(agent, why);
     drop_held(agent, why);
 }

@@ -5,6 +5,8 @@
 
 struct kvf_former {
     kvf_room_memory ids;
+    uint64_t highest_epoch;
+    uint64_t unflushed_epoch;
     kvf_former *next;
     char name[];
 };
@@ -41,33 +43,71 @@ void kvf_formers_free(kvf_formers *formers)
         forget(formers, &formers->all);
 }
 
-void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *memory)
+static void forget_name(kvf_formers *formers, const char *name)
 {
     kvf_former **known = find(formers, name);
     if (*known != NULL)
         forget(formers, known);
+}
+
+/* NULL without memory. */
+static kvf_former *add(kvf_formers *formers, const char *name)
+{
     size_t length = strlen(name) + 1;
-    kvf_former *former = memory->count > 0 ? malloc(sizeof *former + length) : NULL;
-    if (former == NULL) {
-        kvf_room_memory_free(memory);
-        return;
-    }
+    kvf_former *former = calloc(1, sizeof *former + length);
+    if (former == NULL)
+        return NULL;
     memcpy(former->name, name, length);
-    former->ids = *memory;
-    kvf_room_memory_init(memory, memory->limit);
     former->next = formers->all;
     formers->all = former;
     if (++formers->count > KVF_FORMERS_MAX)
         forget_the_oldest(formers);
+    return former;
+}
+
+void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *memory)
+{
+    forget_name(formers, name);
+    kvf_former *former = memory->count > 0 ? add(formers, name) : NULL;
+    if (former == NULL) {
+        kvf_room_memory_free(memory);
+        return;
+    }
+    former->ids = *memory;
+    kvf_room_memory_init(memory, memory->limit);
 }
 
 void kvf_formers_recall(kvf_formers *formers, const char *name, kvf_room_memory *memory)
 {
     kvf_former **known = find(formers, name);
-    if (*known == NULL)
+    if (*known == NULL || (*known)->ids.count == 0)
         return;
     kvf_room_memory_free(memory);
     *memory = (*known)->ids;
     kvf_room_memory_init(&(*known)->ids, 0);
+    forget(formers, known);
+}
+
+void kvf_formers_keep_epochs(kvf_formers *formers, const char *name, uint64_t highest,
+                             uint64_t unflushed)
+{
+    if (highest == 0 && unflushed == 0)
+        return;
+    forget_name(formers, name);
+    kvf_former *former = add(formers, name);
+    if (former == NULL)
+        return;
+    former->highest_epoch = highest;
+    former->unflushed_epoch = unflushed;
+}
+
+void kvf_formers_recall_epochs(kvf_formers *formers, const char *name, uint64_t *highest,
+                               uint64_t *unflushed)
+{
+    kvf_former **known = find(formers, name);
+    if (*known == NULL)
+        return;
+    *highest = (*known)->highest_epoch;
+    *unflushed = (*known)->unflushed_epoch;
     forget(formers, known);
 }

@@ -77,12 +77,38 @@ static void the_oldest_are_forgotten(void **state)
     kvf_formers_free(&formers);
 }
 
+/* Beside ids, which peers without epochs have. */
+static void epochs_come_back_to_their_name_once(void **state)
+{
+    (void)state;
+    kvf_formers formers = {0};
+    kvf_room_memory memory = ids(10, 1);
+    uint64_t highest = 0;
+    uint64_t unflushed = 0;
+    kvf_formers_keep(&formers, "with ids", &memory);
+    kvf_formers_keep_epochs(&formers, "with epochs", 7, 5);
+    kvf_formers_keep_epochs(&formers, "with none", 0, 0);
+    assert_int_equal(formers.count, 2);
+    memory = ids(20, 1);
+    kvf_formers_recall(&formers, "with epochs", &memory); /* no ids: those it has stay */
+    assert_true(kvf_room_memory_has(&memory, 20));
+    kvf_formers_recall_epochs(&formers, "with epochs", &highest, &unflushed);
+    assert_int_equal(highest, 7);
+    assert_int_equal(unflushed, 5);
+    kvf_formers_recall_epochs(&formers, "with epochs", &highest, &unflushed);
+    assert_int_equal(highest, 7);
+    assert_int_equal(formers.count, 1);
+    kvf_room_memory_free(&memory);
+    kvf_formers_free(&formers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_come_back_to_their_name_once),
         cmocka_unit_test(the_latest_ids_of_a_name_count),
         cmocka_unit_test(the_oldest_are_forgotten),
+        cmocka_unit_test(epochs_come_back_to_their_name_once),
     };
     return cmocka_run_group_tests_name("room/formers", tests, NULL, NULL);
 }

@@ -96,25 +96,36 @@ static void notified(void *user, kvf_slice payload)
     decode->notifications++;
 }
 
+static size_t count_regions(const raw_decode *decode)
+{
+    return decode->worker.layout.buffer_count + decode->worker.layout.aux_count;
+}
+
+static void add_regions(raw_decode *decode)
+{
+    kvf_error error;
+    for (size_t i = 0; i < count_regions(decode); i++) {
+        const kvf_buffer *buffer = &decode->worker.buffers[i];
+        if (decode->engine->operations->add_region(decode->engine, buffer, &decode->regions[i],
+                                                   &error) != KVF_OK)
+            fail_msg("%s", error.text);
+        kvf_bytes_append_u64(&decode->pointers, buffer->base);
+    }
+}
+
 static void build_metadata(raw_decode *decode)
 {
     const kvf_layout *layout = &decode->worker.layout;
     const kvf_engine_operations *operations = decode->engine->operations;
     kvf_descriptor descriptors[TEST_BUFFERS_MAX];
     kvf_error error;
-    size_t count = layout->buffer_count + layout->aux_count;
-    for (size_t i = 0; i < count; i++) {
-        const kvf_buffer *buffer = &decode->worker.buffers[i];
-        uint32_t region;
-        if (operations->add_region(decode->engine, buffer, &region, &error) != KVF_OK)
-            fail_msg("%s", error.text);
-        kvf_bytes_append_u64(&decode->pointers, buffer->base);
+    size_t count = count_regions(decode);
+    for (size_t i = 0; i < count; i++)
         descriptors[i] =
-            (kvf_descriptor){.base = buffer->base,
-                             .length = buffer->length,
+            (kvf_descriptor){.base = decode->worker.buffers[i].base,
+                             .length = decode->worker.buffers[i].length,
                              .kind = i < layout->buffer_count ? KVF_NIXL_VRAM : KVF_NIXL_DRAM,
-                             .key = operations->region_key(decode->engine, region)};
-    }
+                             .key = operations->region_key(decode->engine, decode->regions[i])};
     kvf_metadata metadata = {.agent_name = kvf_slice_of(decode->agent_name),
                              .worker_address = operations->address(decode->engine),
                              .descriptors = descriptors,
@@ -140,8 +151,16 @@ void raw_decode_open_shaped(raw_decode *decode, const char *agent_name, uint16_t
     if (shape == NULL)
         test_worker_fill(&decode->worker);
     decode->engine = open_engine(&callbacks);
+    add_regions(decode);
     build_metadata(decode);
     raw_push_open(&decode->push, port);
+}
+
+void raw_decode_rename(raw_decode *decode, const char *agent_name)
+{
+    (void)snprintf(decode->agent_name, sizeof decode->agent_name, "%s", agent_name);
+    kvf_bytes_clear(&decode->metadata);
+    build_metadata(decode);
 }
 
 void raw_decode_close(raw_decode *decode)

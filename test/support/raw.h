@@ -28,6 +28,7 @@ typedef struct raw_decode {
     char agent_name[40];
     kvf_bytes metadata;
     kvf_bytes pointers;
+    uint32_t regions[TEST_BUFFERS_MAX];
     uint64_t notifications;
     char last_notification[KVF_NOTICE_TEXT_MAX + 1];
 } raw_decode;
@@ -37,6 +38,8 @@ void raw_decode_open(raw_decode *decode, const char *agent_name, uint16_t port);
 void raw_decode_open_shaped(raw_decode *decode, const char *agent_name, uint16_t port,
                             const test_shape *shape);
 void raw_decode_close(raw_decode *decode);
+/* The same process goes by another name from now on. */
+void raw_decode_rename(raw_decode *decode, const char *agent_name);
 /* A sound request; its slices point into `decode` and `pages`, 8 bytes each, little-endian. */
 kvf_request raw_decode_request(raw_decode *decode, uint64_t room, const uint64_t *pages,
                                size_t count);
