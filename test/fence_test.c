@@ -209,6 +209,25 @@ static void a_mismatch_is_told(void **state)
     untouched(0);
 }
 
+/* One that was refused before anything was kept of who made it; nothing of it is under way either. */
+static void a_peer_too_many_is_told(void **state)
+{
+    static const char *const few[] = {"max_peers", "1", NULL};
+    start(*state, few, patient);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 1, PAGES);
+    test_worker first = one.decode;
+    test_worker_open(&one.decode, KVF_DECODE, NULL, one.bootstrap.address, patient);
+    test_worker_fill(&one.decode);
+    kvf_receiver *receiver = ask(2, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_PEER_FAILED, "max_peers");
+    proven(receiver, KVF_PROOF_ACKNOWLEDGED);
+    kvf_sender *sender = test_sender_open(&one.prefill, 2);
+    test_sender_ends(&one.prefill, sender, KVF_LIMIT, "max_peers");
+    kvf_sender_close(sender);
+    test_room_works(&one.prefill, &first, one.bootstrap.address, 3, PAGES);
+    test_worker_close(&first);
+}
+
 static void a_request_nobody_takes_is_told(void **state)
 {
     static const char *const hasty[] = {"hold_timeout", "50ms", NULL};
@@ -429,6 +448,7 @@ int main(void)
         ON_EACH(a_senders_failure_is_told),
         ON_EACH(a_failure_before_the_request_is_told),
         ON_EACH(a_mismatch_is_told),
+        ON_EACH(a_peer_too_many_is_told),
         ON_EACH(a_request_nobody_takes_is_told),
         ON_EACH(a_closed_room_is_fenced_without_its_handle),
         ON_EACH(a_lost_transport_is_told),

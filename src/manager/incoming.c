@@ -1,5 +1,6 @@
 /* Requests of decode ranks: checked, matched with their rooms, or held for rooms not opened yet. */
 #include "manager/agent.h"
+#include "manager/messenger.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -429,6 +430,7 @@ static void take(kvf_manager *manager, const kvf_request *request, kvf_agent *ag
     if (incoming == NULL) {
         kvf_error_set(&error, KVF_NO_MEMORY, "no memory for a request");
         drop(manager, &error);
+        kvf_letters_failed(agent, request, &error);
         return;
     }
     if (sender == NULL) {
@@ -505,6 +507,7 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
     if (manager->settings.extensions == 0)
         forget_extensions(&request);
     if (kvf_agent_find(manager, &request, connection, &agent, &error) != KVF_OK) {
+        kvf_messenger_send(manager, &request, &error, kvf_agent_turn_away(manager, &request));
         refuse(manager, request.room, &error);
         return;
     }

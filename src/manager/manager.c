@@ -1,6 +1,7 @@
 /* Opening and closing a manager, waiting for its events, its statistics. */
 #include "manager/agent.h"
 #include "manager/inbox.h"
+#include "manager/messenger.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -208,6 +209,7 @@ static void free_senders(kvf_manager *manager)
         kvf_sender_free(manager->lingering);
     kvf_incoming_free_all_held(manager);
     kvf_agents_free(manager);
+    kvf_messengers_free(manager);
 }
 
 static void free_receivers(kvf_manager *manager)

@@ -38,6 +38,7 @@ typedef struct kvf_rank kvf_rank;
 typedef struct kvf_target kvf_target;
 typedef struct kvf_inbox kvf_inbox;
 typedef struct kvf_link kvf_link;
+typedef struct kvf_messenger kvf_messenger;
 typedef struct kvf_work kvf_work;
 typedef struct kvf_summing kvf_summing;
 typedef struct kvf_checking kvf_checking;
@@ -230,6 +231,8 @@ struct kvf_manager {
     /* prefill */
     kvf_agent *agents; /* by name */
     kvf_agent *dead_agents;
+    kvf_messenger *messengers;
+    unsigned messenger_count;
     uint64_t patience; /* of the least patient agent; KVF_NEVER without any */
     bool patience_stale;
     kvf_sender *lingering; /* closed, but the transport has not finished with their pages */
@@ -310,6 +313,9 @@ void kvf_held_timer(kvf_timer *timer, uint64_t now);
 
 /* agent.c: decode processes, as prefill sees them */
 typedef struct kvf_binding kvf_binding;
+/* Of a request that was refused before its agent was known: true when nothing of it is under way, nor will be, should it
+ * come again. */
+bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request);
 kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint64_t connection,
                           kvf_agent **agent, kvf_error *error);
 kvf_status kvf_agent_bind(kvf_agent *agent, const kvf_request *request, kvf_binding **binding,
