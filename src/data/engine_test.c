@@ -349,6 +349,79 @@ static void nothing_is_posted_past_the_moment(void **state)
     close_pair(&p);
 }
 
+static bool is_untouched(const uint8_t *pool, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (pool[i] != 0)
+            return false;
+    return true;
+}
+
+/* The first writes to a peer wait in the engine for its answer: the moment passes meanwhile. */
+static void nothing_that_was_held_is_posted_past_the_moment(void **state)
+{
+    pair p;
+    begin(&p, state);
+    open_pair(&p);
+    static const uint32_t pages[] = {0, 2, 4};
+    job j;
+    memset(p.writer.pool, 7, 5 * PAGE);
+    prepare(&p, &j, pages, pages, 3, "7_kv_0_1");
+    post(&p, &j);
+    p.writer.engine->post_until = KVF_NEVER;
+    while (j.transfer.writes_posted < 3 && j.done == 0)
+        (void)p.writer.engine->operations->progress(p.writer.engine, 0);
+    if (is_untouched(p.target.pool, 5 * PAGE)) {
+        p.writer.engine->post_until = 1;
+        for (int i = 0; i < 1000; i++)
+            progress_both(&p);
+        assert_int_equal(j.done, 0);
+        assert_true(is_untouched(p.target.pool, 5 * PAGE));
+        p.writer.engine->post_until = KVF_NEVER;
+    }
+    await_done(&p, &j, KVF_OK);
+    close_pair(&p);
+}
+
+typedef struct two_jobs {
+    pair *pair;
+    job first;
+    job second;
+} two_jobs;
+
+static void first_done(kvf_transfer *transfer, kvf_status status, const char *text)
+{
+    (void)text;
+    two_jobs *two = transfer->user;
+    two->first.done++;
+    two->first.status = status;
+    post(two->pair, &two->second);
+    two->pair->writer.engine->post_until = 1;
+}
+
+/* In the middle of one call of progress(), between the end of a transfer and the next one's first write. */
+static void nothing_is_posted_when_the_moment_passes_in_mid_progress(void **state)
+{
+    static const uint32_t pages[] = {0, 1, 2};
+    pair p;
+    two_jobs two = {.pair = &p};
+    begin(&p, state);
+    open_pair(&p);
+    prepare(&p, &two.first, pages, pages, 3, "7_kv_0_1");
+    prepare(&p, &two.second, pages, pages, 3, "8_kv_0_1");
+    two.first.transfer.done = first_done;
+    two.first.transfer.user = &two;
+    p.writer.engine->post_until = KVF_NEVER;
+    post(&p, &two.first);
+    await_done(&p, &two.first, KVF_OK);
+    for (int i = 0; i < 100; i++)
+        progress_both(&p);
+    assert_int_equal(two.second.transfer.writes_posted, 0);
+    p.writer.engine->post_until = KVF_NEVER;
+    await_done(&p, &two.second, KVF_OK);
+    close_pair(&p);
+}
+
 static void cancel_ends_without_a_notification(void **state)
 {
     enum { PAGES = POOL / PAGE };
@@ -543,6 +616,9 @@ int main(void)
             cmocka_unit_test_prestate(no_pages_only_notify, which),
             cmocka_unit_test_prestate(a_small_transfer_overtakes_a_big_one, which),
             cmocka_unit_test_prestate(nothing_is_posted_past_the_moment, which),
+            cmocka_unit_test_prestate(nothing_that_was_held_is_posted_past_the_moment, which),
+            cmocka_unit_test_prestate(nothing_is_posted_when_the_moment_passes_in_mid_progress,
+                                      which),
             cmocka_unit_test_prestate(cancel_ends_without_a_notification, which),
             cmocka_unit_test_prestate(bad_addresses_and_keys_are_refused, which),
             cmocka_unit_test_prestate(unmapped_memory_is_refused, which),

@@ -313,7 +313,8 @@ static void loop_cancel(kvf_engine *base, kvf_transfer *transfer)
 static bool carry_out_some(loop_engine *engine)
 {
     int puts = 0;
-    for (; puts < PUTS_AT_ONCE && engine->pending != NULL; puts++) {
+    for (; puts < PUTS_AT_ONCE && engine->pending != NULL && kvf_engine_may_post(&engine->base);
+         puts++) {
         kvf_put *put = engine->pending;
         engine->pending = put->next;
         carry_out(engine, put);
@@ -506,7 +507,7 @@ kvf_status kvf_loop_open(const kvf_settings *settings, const kvf_engine_callback
     kvf_status status =
         made->wake < 0
             ? kvf_error_set(error, KVF_SYSTEM, "eventfd: %s", strerror(errno))
-            : kvf_transfers_open(&made->transfers, settings, &loop_transport, made, error);
+            : kvf_transfers_open(&made->transfers, settings, &loop_transport, &made->base, error);
     kvf_inbox_options own = {.user = callbacks->user, .notified = callbacks->notified};
     if (status == KVF_OK)
         status = loop_open_inbox(&made->base, &own, &made->own, error);

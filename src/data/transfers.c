@@ -13,7 +13,7 @@ enum stage { POSTING = 1, DRAINING, FLUSHING, NOTIFYING };
 enum { POSTS_AT_ONCE = 64, STEPS_AT_ONCE = 64 };
 
 kvf_status kvf_transfers_open(kvf_transfers *transfers, const kvf_settings *settings,
-                              const kvf_transport *transport, void *engine, kvf_error *error)
+                              const kvf_transport *transport, kvf_engine *engine, kvf_error *error)
 {
     memset(transfers, 0, sizeof *transfers);
     transfers->transport = transport;
@@ -210,13 +210,18 @@ static bool post_one(kvf_transfers *transfers, kvf_transfers_peer *peer)
     return true;
 }
 
+/* The process may be stopped between any two posts: the clock is looked at before each. */
 static bool post_some(kvf_transfers *transfers)
 {
     kvf_transfers_peer *refused = NULL; /* the first of a row that the bounds stopped */
+    bool late = false;
     int posts = 0;
     while (posts < POSTS_AT_ONCE && transfers->peers != NULL) {
         kvf_transfers_peer *peer = transfers->peers;
         if (peer == refused)
+            break;
+        late = !kvf_engine_may_post(transfers->engine);
+        if (late)
             break;
         if (post_one(transfers, peer)) {
             refused = NULL;
@@ -227,7 +232,7 @@ static bool post_some(kvf_transfers *transfers)
         if (transfers->peers == peer)
             transfers->peers = peer->next;
     }
-    transfers->stirred = posts == POSTS_AT_ONCE;
+    transfers->stirred = posts == POSTS_AT_ONCE || late;
     return posts > 0;
 }
 
@@ -288,7 +293,9 @@ static void step(kvf_transfers *transfers, kvf_transfer *transfer)
 bool kvf_transfers_advance(kvf_transfers *transfers)
 {
     bool moved = false;
-    for (int steps = 0; steps < STEPS_AT_ONCE && transfers->ready != NULL; steps++) {
+    for (int steps = 0; steps < STEPS_AT_ONCE && transfers->ready != NULL &&
+                        kvf_engine_may_post(transfers->engine);
+         steps++) {
         step(transfers, ready_take(transfers));
         moved = true;
     }

@@ -48,7 +48,7 @@ typedef struct kvf_transport {
 
 struct kvf_transfers {
     const kvf_transport *transport;
-    void *engine;
+    kvf_engine *engine;
     kvf_transfers_peer *peers; /* ring; its head is whose turn it is */
     kvf_transfer *ready;       /* a stage has ended; oldest first */
     kvf_transfer *ready_last;
@@ -63,7 +63,7 @@ struct kvf_transfers {
 };
 
 kvf_status kvf_transfers_open(kvf_transfers *transfers, const kvf_settings *settings,
-                              const kvf_transport *transport, void *engine, kvf_error *error);
+                              const kvf_transport *transport, kvf_engine *engine, kvf_error *error);
 /* Forgets what is active. */
 void kvf_transfers_close(kvf_transfers *transfers);
 
@@ -71,7 +71,8 @@ void kvf_transfers_close(kvf_transfers *transfers);
 kvf_status kvf_transfers_post(kvf_transfers *transfers, kvf_transfer *transfer, kvf_error *error);
 void kvf_transfers_cancel(kvf_transfers *transfers, kvf_transfer *transfer);
 
-/* Posts and moves on a bounded number of transfers; calls done(). True when something moved. */
+/* Posts and moves on a bounded number of transfers, none of them past the engine's post_until; calls done(). True
+ * when something moved. */
 bool kvf_transfers_advance(kvf_transfers *transfers);
 
 /* True when advance() may have something to do although nothing has completed since. */

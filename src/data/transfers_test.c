@@ -10,6 +10,7 @@
 enum { PAGE = 4096, QUEUE = 256 };
 
 typedef struct fake {
+    kvf_engine base;
     kvf_transfers transfers;
     kvf_put *puts[QUEUE]; /* pending, oldest first */
     size_t put_count;
@@ -17,8 +18,9 @@ typedef struct fake {
     kvf_transfer *flushes[QUEUE];
     size_t flush_count;
     unsigned notices;
-    bool at_once; /* complete everything inside the call */
-    bool refuse;  /* fail puts inside the call */
+    bool at_once;   /* complete everything inside the call */
+    bool refuse;    /* fail puts inside the call */
+    int posts_left; /* until the moment passes after which nothing may be posted; 0: never */
 } fake;
 
 struct kvf_engine_peer {
@@ -37,6 +39,8 @@ static const uint32_t pages[] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 
 static kvf_outcome fake_put(void *engine, kvf_put *put)
 {
     fake *f = engine;
+    if (f->posts_left > 0 && --f->posts_left == 0)
+        f->base.post_until = 1;
     if (f->refuse) {
         kvf_transfers_fail(put->transfer, KVF_TRANSPORT, "refused");
         return KVF_OUTCOME_FAILED;
@@ -75,7 +79,8 @@ static void open_fake(fake *f, uint64_t writes, uint64_t bytes)
     settings.outstanding_bytes = bytes;
     settings.write_size = PAGE;
     memset(f, 0, sizeof *f);
-    assert_int_equal(kvf_transfers_open(&f->transfers, &settings, &transport, f, NULL), KVF_OK);
+    assert_int_equal(kvf_transfers_open(&f->transfers, &settings, &transport, &f->base, NULL),
+                     KVF_OK);
 }
 
 static void job_done(kvf_transfer *transfer, kvf_status status, const char *text)
@@ -330,6 +335,35 @@ static void one_advance_is_a_bounded_piece_of_work(void **state)
     kvf_transfers_close(&f.transfers);
 }
 
+/* The moment after which nothing may be posted can pass between any two posts. */
+static void no_post_follows_the_moment(void **state)
+{
+    (void)state;
+    fake f;
+    kvf_engine_peer peer = {0};
+    job j;
+    open_fake(&f, 64, 1 << 20);
+    post(&f, &j, &peer, 10);
+    f.posts_left = 3;
+    (void)kvf_transfers_advance(&f.transfers);
+    (void)kvf_transfers_advance(&f.transfers);
+    assert_int_equal(f.put_count, 3);
+    assert_true(kvf_transfers_have_work(&f.transfers));
+    f.base.post_until = KVF_NEVER;
+    advance(&f);
+    assert_int_equal(f.put_count, 10);
+    while (f.put_count > 0)
+        (void)end_put(&f);
+    /* Nor a flush, nor a notification. */
+    f.base.post_until = 1;
+    (void)kvf_transfers_advance(&f.transfers);
+    assert_int_equal(f.flush_count, 0);
+    f.base.post_until = 0;
+    advance(&f);
+    assert_int_equal(f.flush_count, 1);
+    kvf_transfers_close(&f.transfers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +376,7 @@ int main(void)
         cmocka_unit_test(cancel_waits_for_what_was_posted),
         cmocka_unit_test(a_failed_peer_ends_its_transfers_only),
         cmocka_unit_test(one_advance_is_a_bounded_piece_of_work),
+        cmocka_unit_test(no_post_follows_the_moment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

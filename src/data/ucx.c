@@ -180,6 +180,7 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
         kvf_ucx_reap_peers(engine);
         if (!kvf_engine_may_post(base))
             return true;
+        kvf_ucx_release_greeted(engine);
         bool moved = kvf_transfers_advance(&engine->transfers);
         if (!moved && rounds == 0)
             return false;
@@ -191,7 +192,7 @@ static bool ucx_progress(kvf_engine *base, uint64_t budget)
 static bool ucx_arm(kvf_engine *base)
 {
     kvf_ucx *engine = kvf_ucx_of(base);
-    if (kvf_transfers_have_work(&engine->transfers) || engine->failed != NULL)
+    if (kvf_transfers_have_work(&engine->transfers) || engine->failed != NULL || engine->greeted)
         return false;
     return kvf_ucx_arm_workers(engine);
 }
@@ -236,10 +237,10 @@ kvf_status kvf_ucx_open(const kvf_settings *settings, kvf_flavour flavour,
     made->own.user = callbacks->user;
     made->own.notified = callbacks->notified;
     made->descriptor = epoll_create1(EPOLL_CLOEXEC);
-    kvf_status status =
-        made->descriptor < 0
-            ? kvf_error_set(error, KVF_SYSTEM, "epoll_create1: %s", strerror(errno))
-            : kvf_transfers_open(&made->transfers, settings, &kvf_ucx_transport, made, error);
+    kvf_status status = made->descriptor < 0
+                            ? kvf_error_set(error, KVF_SYSTEM, "epoll_create1: %s", strerror(errno))
+                            : kvf_transfers_open(&made->transfers, settings, &kvf_ucx_transport,
+                                                 &made->base, error);
     if (status == KVF_OK)
         status = open_context(made, settings->transports, error);
     if (status == KVF_OK)

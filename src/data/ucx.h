@@ -54,6 +54,7 @@ struct kvf_ucx {
     kvf_engine_peer *peers;
     kvf_engine_peer *failed; /* to be reported */
     uint32_t leaving;        /* peers disconnected and not freed */
+    bool greeted;            /* some peers' held puts may go */
     bool closing;            /* nothing is told any more */
 };
 
@@ -112,8 +113,10 @@ void kvf_ucx_name_versions(const kvf_engine_peer *peer, char *text, size_t capac
 
 /* Greets a new peer; until it has answered its puts are held. */
 void kvf_ucx_greet(kvf_engine_peer *peer);
-/* Posts what is held, or ends it where the transfer or the peer has failed. */
-void kvf_ucx_release_held(kvf_engine_peer *peer);
+/* Posts what is held for peers that have answered, as long as it may be posted. */
+void kvf_ucx_release_greeted(kvf_ucx *engine);
+/* Ends what is held for a peer that has failed. */
+void kvf_ucx_end_held(kvf_engine_peer *peer);
 /* Ends the held puts of a canceled transfer. */
 void kvf_ucx_drop_held(kvf_transfer *transfer);
 

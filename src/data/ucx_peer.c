@@ -55,7 +55,7 @@ static void endpoint_failed(void *context, ucp_ep_h endpoint, ucs_status_t statu
     char text[KVF_ERROR_TEXT_MAX];
     (void)snprintf(text, sizeof text, "UCX lost the peer: %s", ucs_status_string(status));
     kvf_transfers_peer_failed(&peer->engine->transfers, &peer->base, text);
-    kvf_ucx_release_held(peer);
+    kvf_ucx_end_held(peer);
     peer->next_failed = peer->engine->failed;
     peer->engine->failed = peer;
 }

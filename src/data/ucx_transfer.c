@@ -54,30 +54,64 @@ static kvf_outcome post_put_now(kvf_put *put)
     return outcome_of(result);
 }
 
-static kvf_outcome post_put(void *context, kvf_put *put)
+static void hold_put(kvf_engine_peer *peer, kvf_put *put)
 {
-    (void)context;
-    kvf_engine_peer *peer = put->transfer->peer;
-    if (peer->greeted)
-        return post_put_now(put);
     put->next = NULL;
     if (peer->held == NULL)
         peer->held = put;
     else
         peer->held_last->next = put;
     peer->held_last = put;
+}
+
+static kvf_put *take_held(kvf_engine_peer *peer)
+{
+    kvf_put *put = peer->held;
+    peer->held = put->next;
+    return put;
+}
+
+static kvf_outcome post_put(void *context, kvf_put *put)
+{
+    (void)context;
+    kvf_engine_peer *peer = put->transfer->peer;
+    if (peer->greeted && peer->held == NULL)
+        return post_put_now(put);
+    hold_put(peer, put);
     return KVF_OUTCOME_PENDING;
 }
 
-void kvf_ucx_release_held(kvf_engine_peer *peer)
+/* False when it is too late to post, and some are left. */
+static bool release_held(kvf_engine_peer *peer)
+{
+    kvf_ucx *engine = peer->engine;
+    while (peer->held != NULL) {
+        if (!kvf_engine_may_post(&engine->base))
+            return false;
+        kvf_put *put = take_held(peer);
+        if (post_put_now(put) != KVF_OUTCOME_PENDING)
+            kvf_transfers_put_ended(&engine->transfers, put);
+    }
+    return true;
+}
+
+void kvf_ucx_release_greeted(kvf_ucx *engine)
+{
+    if (!engine->greeted)
+        return;
+    bool all = true;
+    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+        if (peer->greeted && !peer->base.failed)
+            all = release_held(peer) && all;
+    engine->greeted = !all;
+}
+
+void kvf_ucx_end_held(kvf_engine_peer *peer)
 {
     while (peer->held != NULL) {
-        kvf_put *put = peer->held;
-        peer->held = put->next;
-        if (peer->base.failed)
-            kvf_transfers_fail(put->transfer, KVF_PEER_GONE, "%s", peer->base.failure);
-        if (peer->base.failed || post_put_now(put) != KVF_OUTCOME_PENDING)
-            kvf_transfers_put_ended(&peer->engine->transfers, put);
+        kvf_put *put = take_held(peer);
+        kvf_transfers_fail(put->transfer, KVF_PEER_GONE, "%s", peer->base.failure);
+        kvf_transfers_put_ended(&peer->engine->transfers, put);
     }
 }
 
@@ -92,7 +126,7 @@ void kvf_ucx_drop_held(kvf_transfer *transfer)
         if (put->transfer == transfer)
             kvf_transfers_put_ended(&peer->engine->transfers, put);
         else
-            (void)post_put(peer->engine, put);
+            hold_put(peer, put);
     }
 }
 
@@ -102,7 +136,7 @@ static void greeted(void *request, ucs_status_t status, void *context)
     kvf_engine_peer *peer = context;
     ucp_request_free(request);
     peer->greeted = true;
-    kvf_ucx_release_held(peer);
+    peer->engine->greeted = true; /* its puts go when it has been seen that they still may */
 }
 
 /* A message that asks for a way to reply is complete when the peer's worker has one. Without it the peer would
