@@ -337,13 +337,16 @@ KVF_PUBLIC const char *kvf_sender_failure_text(const kvf_sender *sender);
 
 KVF_PUBLIC kvf_proof kvf_sender_proof(const kvf_sender *sender);
 
-/* Two bytes that the library publishes and nobody else may write: [0] kvf_poll, [1] kvf_safety. For callers
- * to whom a call is dear; valid until close. */
+/* Two bytes that the library publishes together and nobody else may write: [0] kvf_poll, [1] kvf_safety. Who
+ * reads [0] first and then [1] has the safety of that state, or a later one. For callers to whom a call is
+ * dear; valid until close. */
 KVF_PUBLIC const uint8_t *kvf_sender_view(const kvf_sender *sender);
 
-/* Waits until the room is final and its pages are not in use, at most timeout_ms milliseconds (-1: no limit,
- * which fence_timeout and the room's own deadlines bound). Returns the safety then. The one call of a
- * room that blocks; meant to follow an abort. */
+/* Waits until the room is final and its pages are not in use, at most timeout_ms milliseconds (-1: no limit).
+ * Returns the safety then. The one call of a room that blocks; meant to follow an abort: the end of a failed
+ * room is bounded by fence_timeout, and that of an open one by its own deadlines as long as it waits for peers.
+ * Nothing bounds a room that waits for its own side: a sender all of whose destinations have reported, until
+ * the next send(), and a receiver whose prefill side was found, until its expect(). */
 KVF_PUBLIC kvf_safety kvf_sender_wait(kvf_sender *sender, int timeout_ms);
 
 /* Frees the handle; an open room is aborted first. The id may be used again at once. Where the pages are in

@@ -77,10 +77,16 @@ struct kvf_room {
     uint64_t id;
     void *user;
 
-    /* Published by the loop, read by anybody. The machine's error text is complete before `state` says
-     * KVF_FAILED, and doesn't change afterwards. The first two are what kvf_*_view() points to. */
-    atomic_uchar state;
-    atomic_uchar safety;
+    /* Published by the loop under the manager's lock, read by anybody. The machine's error text is complete before
+     * `state` says KVF_FAILED, and doesn't change afterwards. State and safety are what kvf_*_view() points to, and
+     * are stored as one: nobody sees the one without the other. */
+    union {
+        struct {
+            atomic_uchar state;
+            atomic_uchar safety;
+        };
+        atomic_ushort view;
+    };
     atomic_uchar proof;
     atomic_uchar verified;
     atomic_uint status;

@@ -75,14 +75,23 @@ kvf_status kvf_room_check_options(const kvf_room_options *options)
     return KVF_OK;
 }
 
+/* The two bytes in their order in memory, whatever the machine's is. */
+static unsigned short as_view(kvf_poll state, kvf_safety safety)
+{
+    const unsigned char bytes[sizeof(unsigned short)] = {(unsigned char)state,
+                                                         (unsigned char)safety};
+    unsigned short view;
+    memcpy(&view, bytes, sizeof view);
+    return view;
+}
+
 static void prepare(kvf_room *room, kvf_manager *manager, uint64_t id,
                     const kvf_room_options *options)
 {
     room->manager = manager;
     room->id = id;
     room->user = options == NULL ? NULL : options->user;
-    atomic_init(&room->state, KVF_BOOTSTRAPPING);
-    atomic_init(&room->safety, KVF_PAGES_IN_USE);
+    atomic_init(&room->view, as_view(KVF_BOOTSTRAPPING, KVF_PAGES_IN_USE));
     atomic_init(&room->proof, KVF_PROOF_NONE);
     atomic_init(&room->verified, 0);
     atomic_init(&room->status, KVF_OK);
@@ -168,7 +177,8 @@ kvf_call *kvf_calls_take(kvf_manager *manager)
 {
     pthread_mutex_lock(&manager->lock);
     kvf_call *calls = manager->calls;
-    if (calls != NULL)
+    /* The order to stop comes with the same descriptor, and without a call. */
+    if (calls != NULL || manager->stopping)
         clear_descriptor(manager->wake_fd);
     manager->calls = NULL;
     manager->calls_tail = NULL;
@@ -299,6 +309,16 @@ void kvf_suspect_old_ucx(const kvf_manager *manager, kvf_status cause, kvf_error
                    kvf_ucx_version());
 }
 
+/* With the lock held, as an event is filled: it tells of one publication. */
+static void store(kvf_room *room, const kvf_outcome *outcome, uint64_t bytes)
+{
+    atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&room->status, (unsigned)outcome->error.status, memory_order_relaxed);
+    atomic_store_explicit(&room->proof, (unsigned char)outcome->proof, memory_order_relaxed);
+    atomic_store_explicit(&room->view, as_view(outcome->state, outcome->safety),
+                          memory_order_release);
+}
+
 void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes)
 {
     kvf_manager *manager = room->manager;
@@ -307,12 +327,8 @@ void kvf_room_publish(kvf_room *room, kvf_outcome *outcome, uint64_t bytes)
         kvf_suspect_old_ucx(manager, outcome->error.status, &outcome->error);
     count_end(room, outcome);
     count_fencing(room, outcome, was_fencing);
-    atomic_store_explicit(&room->bytes, bytes, memory_order_relaxed);
-    atomic_store_explicit(&room->status, (unsigned)outcome->error.status, memory_order_relaxed);
-    atomic_store_explicit(&room->proof, (unsigned char)outcome->proof, memory_order_relaxed);
-    atomic_store_explicit(&room->state, (unsigned char)outcome->state, memory_order_release);
-    atomic_store_explicit(&room->safety, (unsigned char)outcome->safety, memory_order_release);
     pthread_mutex_lock(&manager->lock);
+    store(room, outcome, bytes);
     if (is_settled(room))
         pthread_cond_broadcast(&manager->settled);
     if (room->in_table && !room->event_pending) {
@@ -335,7 +351,10 @@ static void fill_event(kvf_event *event, kvf_room *room)
     event->status = atomic_load_explicit(&room->status, memory_order_relaxed);
     event->safety = atomic_load_explicit(&room->safety, memory_order_acquire);
     event->proof = atomic_load_explicit(&room->proof, memory_order_relaxed);
-    event->verified = atomic_load_explicit(&room->verified, memory_order_relaxed);
+    /* Noted before the Success that it is about is published. */
+    event->verified = event->state == KVF_SUCCESS
+                          ? atomic_load_explicit(&room->verified, memory_order_relaxed)
+                          : 0;
 }
 
 int kvf_events_take(kvf_manager *manager, kvf_event *events, size_t capacity)
