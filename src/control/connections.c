@@ -2,9 +2,13 @@
 
 #include <stdlib.h>
 
+/* libzmq's turns aren't promised to be exact. */
+enum { SPARE_TURNS = 4 };
+
 struct kvf_connection {
     uint64_t key;
     uint64_t number;
+    uint64_t turn; /* how many messages had been taken at its last one, or when it settled */
     uint32_t descriptor;
     kvf_connection *next; /* in one of the lists */
 };
@@ -81,8 +85,11 @@ void kvf_connections_disconnected(kvf_connections *connections, uint32_t descrip
     if (slot == NULL || !slot->open)
         return;
     slot->open = false;
+    connections->open--;
     if (slot->connection != NULL)
         append(&connections->ended, slot->connection);
+    else
+        connections->silent++;
 }
 
 void kvf_connections_accepted(kvf_connections *connections, uint32_t descriptor)
@@ -95,6 +102,7 @@ void kvf_connections_accepted(kvf_connections *connections, uint32_t descriptor)
     slot->accepted = ++connections->sequence;
     slot->open = true;
     slot->connection = NULL;
+    connections->open++;
 }
 
 uint64_t kvf_connections_key(kvf_connections *connections)
@@ -112,13 +120,17 @@ uint64_t kvf_connections_number(kvf_connections *connections, uint32_t descripto
         known = find(&connections->ended, key);
     if (known == NULL)
         known = find(&connections->settled, key);
-    if (known != NULL)
+    connections->messages++;
+    if (known != NULL) {
+        known->turn = connections->messages;
         return known->number;
+    }
 
     kvf_connection *connection = malloc(sizeof *connection);
     if (connection == NULL)
         return 0;
-    *connection = (kvf_connection){key, ++connections->last_number, descriptor, NULL};
+    *connection =
+        (kvf_connection){key, ++connections->last_number, connections->messages, descriptor, NULL};
     bool latest = slot->accepted < key;
     if (latest)
         slot->connection = connection;
@@ -131,6 +143,8 @@ void kvf_connections_settle(kvf_connections *connections)
 {
     if (connections->ended.first == NULL)
         return;
+    for (kvf_connection *each = connections->ended.first; each != NULL; each = each->next)
+        each->turn = connections->messages;
     if (connections->settled.last == NULL)
         connections->settled.first = connections->ended.first;
     else
@@ -139,17 +153,54 @@ void kvf_connections_settle(kvf_connections *connections)
     connections->ended = (kvf_connection_list){NULL, NULL};
 }
 
-bool kvf_connections_take_settled(kvf_connections *connections, uint64_t *number)
+static uint64_t leave(kvf_connections *connections, kvf_connection *connection)
 {
-    kvf_connection *connection = take_first(&connections->settled);
-    if (connection == NULL)
-        return false;
+    uint64_t number = connection->number;
     kvf_connection_slot *slot = &connections->slots[connection->descriptor];
     if (slot->connection == connection)
         slot->connection = NULL;
-    *number = connection->number;
     free(connection);
+    return number;
+}
+
+bool kvf_connections_take_settled(kvf_connections *connections, uint64_t *number)
+{
+    kvf_connection *connection = take_first(&connections->settled);
+    connections->silent = 0;
+    if (connection == NULL)
+        return false;
+    *number = leave(connections, connection);
     return true;
+}
+
+/* How many messages may come between two of one connection: each that may have some left takes a turn. */
+static uint64_t between_turns(const kvf_connections *connections)
+{
+    uint64_t queues = connections->open + connections->silent;
+    for (const kvf_connection *each = connections->ended.first; each != NULL; each = each->next)
+        queues++;
+    for (const kvf_connection *each = connections->settled.first; each != NULL; each = each->next)
+        queues++;
+    return queues;
+}
+
+bool kvf_connections_take_drained(kvf_connections *connections, uint64_t *number)
+{
+    if (connections->settled.first == NULL)
+        return false;
+    uint64_t enough = SPARE_TURNS * between_turns(connections);
+    size_t count = 0;
+    for (const kvf_connection *each = connections->settled.first; each != NULL; each = each->next)
+        count++;
+    for (; count > 0; count--) {
+        kvf_connection *connection = take_first(&connections->settled);
+        if (connections->messages - connection->turn > enough) {
+            *number = leave(connections, connection);
+            return true;
+        }
+        append(&connections->settled, connection);
+    }
+    return false;
 }
 
 bool kvf_connections_unsettled(const kvf_connections *connections)

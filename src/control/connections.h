@@ -32,6 +32,9 @@ typedef struct kvf_connections {
     size_t slot_count;
     uint64_t sequence;
     uint64_t last_number;
+    uint64_t messages; /* taken from the queue */
+    size_t open;
+    size_t silent;               /* ended without a number since the queue was last empty */
     kvf_connection_list ended;   /* may have messages in the queue */
     kvf_connection_list settled; /* ended before the queue was last looked at */
 } kvf_connections;
@@ -53,8 +56,11 @@ uint64_t kvf_connections_number(kvf_connections *connections, uint32_t descripto
 
 /* Call before looking at the queue; if it is then empty, what was settled can have no messages left. */
 void kvf_connections_settle(kvf_connections *connections);
-/* Takes one settled connection out of the table; false when there is none. */
+/* Takes one settled connection out of the table; false when there is none. Only when the queue is empty. */
 bool kvf_connections_take_settled(kvf_connections *connections, uint64_t *number);
+/* The same for a queue that is never empty, since others keep it full: all connections take turns in it, so one that
+ * let several of its turns pass has nothing left. */
+bool kvf_connections_take_drained(kvf_connections *connections, uint64_t *number);
 /* Whether connections have ended that are not settled yet. */
 bool kvf_connections_unsettled(const kvf_connections *connections);
 

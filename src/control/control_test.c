@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -325,6 +326,92 @@ static void test_short_lives_keep_their_messages(void **state)
     assert_int_equal(pull.gone, connections);
     print_message("%d short lives, told apart as %zu connections\n", SHORT_LIVES, connections);
     test_pull_close(&endpoints, &pull);
+}
+
+/* ---- a flood ---- */
+
+enum { FAREWELLS = 50, POURERS = 3, FLOOD = 20000 };
+
+typedef struct flood {
+    uint16_t port;
+    atomic_bool over;
+    uint64_t leaver; /* the connection of who leaves; 0: nothing of it yet */
+    size_t farewells;
+    bool left;
+} flood;
+
+/* Slower than the flood, as a loop is that has rooms to serve. */
+static void look_for_farewells(void *user, uint64_t connection, const kvf_slice *frames,
+                               size_t count)
+{
+    flood *all = user;
+    assert_int_equal(count, 1);
+    if (kvf_slice_equal(frames[0], kvf_slice_of("farewell"))) {
+        assert_false(all->left);
+        all->leaver = connection;
+        all->farewells++;
+    }
+    (void)nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+static void look_for_leaver(void *user, uint64_t connection)
+{
+    flood *all = user;
+    assert_true(connection == all->leaver);
+    assert_int_equal(all->farewells, FAREWELLS);
+    all->left = true;
+}
+
+static void *pour(void *user)
+{
+    flood *all = user;
+    void *context = zmq_ctx_new();
+    void *socket = zmq_socket(context, ZMQ_PUSH);
+    char address[64];
+    int none = 0;
+    int patience = 100;
+    (void)snprintf(address, sizeof address, "tcp://127.0.0.1:%u", all->port);
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof none);
+    (void)zmq_setsockopt(socket, ZMQ_SNDTIMEO, &patience, sizeof patience);
+    (void)zmq_connect(socket, address);
+    while (!atomic_load(&all->over))
+        (void)zmq_send(socket, "drop", 4, 0);
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(context);
+    return NULL;
+}
+
+/* One peer whose messages never end doesn't put off the news that another one has gone, which still comes after that
+ * one's last message. */
+static void test_a_flood_hides_no_death(void **state)
+{
+    (void)state;
+    static flood all;
+    memset(&all, 0, sizeof all);
+    test_pull pull = {.look = look_for_farewells, .look_gone = look_for_leaver, .user = &all};
+    test_pull_open(&endpoints, &pull);
+    all.port = kvf_control_pull_port(pull.pull);
+    pthread_t threads[POURERS];
+    for (int i = 0; i < POURERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, pour, &all), 0);
+    uint64_t deadline = kvf_clock_now() + LONG;
+    while (pull.messages < 1000 && kvf_clock_now() < deadline)
+        (void)kvf_control_pull_process(pull.pull);
+    void *leaver = stock_push(all.port);
+    for (int i = 0; i < FAREWELLS; i++)
+        assert_int_equal(zmq_send(leaver, "farewell", 8, 0), 8);
+    (void)zmq_close(leaver);
+    while (all.farewells < FAREWELLS && kvf_clock_now() < deadline)
+        (void)kvf_control_pull_process(pull.pull);
+    size_t most = pull.messages + FLOOD;
+    while (!all.left && pull.messages < most && kvf_clock_now() < deadline)
+        (void)kvf_control_pull_process(pull.pull);
+    bool during_the_flood = all.left;
+    atomic_store(&all.over, true);
+    for (int i = 0; i < POURERS; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    test_pull_close(&endpoints, &pull);
+    assert_true(during_the_flood);
 }
 
 /* ---- foreign and oversized input ---- */
@@ -914,6 +1001,7 @@ int main(void)
         TEST(test_frames_arrive_whole),
         TEST(test_order_of_each_connection),
         TEST(test_short_lives_keep_their_messages),
+        TEST(test_a_flood_hides_no_death),
         TEST(test_foreign_input_harms_nobody),
         TEST(test_handshakes_that_die),
         TEST(test_work_of_a_call_is_bounded),

@@ -13,6 +13,7 @@
 
 enum {
     MESSAGES_PER_CALL = 64,
+    ENDS_PER_CALL = 8,
     RECEIVES_PER_CALL =
         4096, /* frames and events, so that a message of a million frames isn't one step */
     QUEUED_MESSAGES = 256, /* per connection; beyond, TCP holds the peer back */
@@ -347,7 +348,17 @@ static bool report_gone(kvf_control_pull *pull)
     return true;
 }
 
-bool kvf_control_pull_process(kvf_control_pull *pull)
+/* One peer's messages without end must not put off the news of the others' deaths. */
+static void report_drained(kvf_control_pull *pull)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < ENDS_PER_CALL && kvf_connections_take_drained(&pull->connections, &number);
+         i++)
+        pull->callbacks.gone(pull->callbacks.user, number);
+}
+
+/* True when there may be more. */
+static bool process_some(kvf_control_pull *pull)
 {
     pull->receives = RECEIVES_PER_CALL;
     for (int i = 0; i < MESSAGES_PER_CALL; i++) {
@@ -369,4 +380,12 @@ bool kvf_control_pull_process(kvf_control_pull *pull)
             return false;
     }
     return true;
+}
+
+bool kvf_control_pull_process(kvf_control_pull *pull)
+{
+    bool more = process_some(pull);
+    if (more)
+        report_drained(pull);
+    return more;
 }
