@@ -44,12 +44,24 @@ kvf_status kvf_control_open(const kvf_settings *settings, kvf_control **control,
     return KVF_OK;
 }
 
+void kvf_control_linger(kvf_control *control, uint64_t duration)
+{
+    control->linger = duration;
+}
+
+/* The end of a context waits for its sockets' linger. */
+void kvf_control_hand_over(kvf_control *control)
+{
+    while (control->context != NULL && zmq_ctx_term(control->context) != 0 && errno == EINTR)
+        ;
+    control->context = NULL;
+}
+
 void kvf_control_close(kvf_control *control)
 {
     if (control == NULL)
         return;
     assert(control->endpoints == 0);
-    while (control->context != NULL && zmq_ctx_term(control->context) != 0 && errno == EINTR)
-        ;
+    kvf_control_hand_over(control);
     free(control);
 }

@@ -24,7 +24,12 @@ typedef struct kvf_control_pull kvf_control_pull;
 typedef struct kvf_control_push kvf_control_push;
 
 kvf_status kvf_control_open(const kvf_settings *settings, kvf_control **control, kvf_error *error);
-/* All endpoints must be closed. Doesn't wait for the network. */
+/* From now on a PUSH that is closed hands over to the network what it was given, for at most `duration`
+ * nanoseconds. Before the end only. */
+void kvf_control_linger(kvf_control *control, uint64_t duration);
+/* Waits for that, once all PUSHes are closed; no other can be opened afterwards. PULLs may be open still. */
+void kvf_control_hand_over(kvf_control *control);
+/* All endpoints must be closed. Doesn't wait for the network, unless told to linger. */
 void kvf_control_close(kvf_control *control);
 
 /* ---- PULL ---- */
@@ -78,7 +83,7 @@ bool kvf_control_push_process(kvf_control_push *push);
 /* Who is at the other end; to be asked from connected() on. */
 kvf_peer_process kvf_control_push_peer(const kvf_control_push *push);
 size_t kvf_control_push_descriptors(const kvf_control_push *push, int descriptors[2]);
-/* Discards what the connection hasn't taken yet (linger 0). */
+/* Discards what the connection hasn't taken yet, unless kvf_control_linger() says otherwise. */
 void kvf_control_push_close(kvf_control_push *push);
 
 /* The address other hosts reach this one by: the setting advertise_address, else the source address of a

@@ -894,6 +894,40 @@ static void test_close_discards_and_returns(void **state)
     stock_close(reader);
 }
 
+static void *hand_over(void *control)
+{
+    kvf_control_hand_over(control);
+    return NULL;
+}
+
+/* At the end of a manager: what a connection has taken still leaves. */
+static void test_close_lingers_when_told(void **state)
+{
+    (void)state;
+    endpoints.settings.heartbeat_timeout = LONG;
+    test_endpoints_reopen(&endpoints);
+    uint16_t port = 0;
+    void *reader = stock_bound(ZMQ_PULL, &port);
+    int patience = 5000;
+    assert_int_equal(zmq_setsockopt(reader, ZMQ_RCVTIMEO, &patience, sizeof patience), 0);
+    test_push push;
+    test_push_open(&endpoints, &push, port, LONG);
+    test_endpoints_expect(&endpoints, &push.connected, 1);
+    size_t sent = 0;
+    fill(&push, &sent);
+    kvf_control_linger(endpoints.control, LONG);
+    test_push_close(&endpoints, &push);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, hand_over, endpoints.control), 0);
+    size_t read = 0;
+    char data[60000];
+    while (read < sent && zmq_recv(reader, data, sizeof data, 0) == 59999)
+        read++;
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(read, sent);
+    stock_close(reader);
+}
+
 /* B27: what was queued for a dead peer must not reach the next process at its address. */
 static void test_successor_gets_nothing(void **state)
 {
@@ -1017,6 +1051,7 @@ int main(void)
         TEST(test_names_to_connect_to),
         TEST(test_put_off_then_writable),
         TEST(test_close_discards_and_returns),
+        TEST(test_close_lingers_when_told),
         TEST(test_successor_gets_nothing),
         TEST(test_no_descriptor_is_left_open),
         TEST(test_idle_uses_no_processor),

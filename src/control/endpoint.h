@@ -14,6 +14,7 @@ struct kvf_control {
     uint64_t heartbeat_timeout;
     uint64_t max_frame_bytes;
     uint64_t max_message_frames;
+    uint64_t linger;  /* of PUSHes that are closed, in nanoseconds; see kvf_control_linger() */
     size_t endpoints; /* open ones, for the assertion in close */
 };
 

@@ -133,6 +133,9 @@ void kvf_control_push_close(kvf_control_push *push)
     if (push == NULL)
         return;
     stop_timer(push);
+    if (push->control->linger > 0 && push->endpoint.socket != NULL)
+        (void)kvf_endpoint_option(push->endpoint.socket, ZMQ_LINGER,
+                                  kvf_endpoint_milliseconds(push->control->linger), NULL);
     kvf_endpoint_close(&push->endpoint);
     push->control->endpoints--;
     free(push);

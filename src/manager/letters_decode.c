@@ -35,7 +35,6 @@ static void room_failed(kvf_target *target, const kvf_letter *letter)
 
 void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
 {
-    (void)connection;
     kvf_manager *manager = user;
     kvf_letter letter;
     kvf_error error;
@@ -51,7 +50,7 @@ void kvf_letters_message(void *user, uint64_t connection, const kvf_slice *frame
     kvf_inbox *inbox = kvf_inbox_find(manager, letter.agent_name);
     kvf_target *target = inbox == NULL ? NULL : kvf_inbox_target(inbox, letter.epoch, letter.room);
     if (inbox != NULL)
-        kvf_rank_show(inbox->rank);
+        kvf_rank_wrote(inbox->rank, connection);
     if (letter.kind == KVF_LETTER_HELLO)
         kvf_log_debug(&manager->settings.log, "kvferry %.*s answers", (int)letter.text.length,
                       (const char *)letter.text.data);

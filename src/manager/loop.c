@@ -1,6 +1,7 @@
 /* The event loop: one thread, asleep in epoll unless something has happened, working in slices so that
  * nothing waits behind a big room. */
-#include "manager/link.h"
+#include "manager/agent.h"
+#include "manager/rank.h"
 #include "manager/work.h"
 
 #include <errno.h>
@@ -188,7 +189,32 @@ static bool pages_are_in_use(kvf_manager *manager)
            kvf_counter_value(manager, KVF_COUNT_ROOMS_FENCING) > 0;
 }
 
-/* Ends every room, then waits a while for what may still touch their pages. */
+/* Those who asked for rooms that no sender was opened for. */
+static void refuse_held(kvf_manager *manager)
+{
+    kvf_error error;
+    kvf_error_set(&error, KVF_SHUTDOWN, "the manager was closed");
+    for (const kvf_held *held = manager->held_queue; held != NULL; held = held->next) {
+        kvf_incoming *incoming;
+        DL_FOREACH(held->incoming, incoming)
+        {
+            kvf_letters_failed(incoming->agent, &incoming->request, &error);
+        }
+    }
+    kvf_incoming_free_all_held(manager);
+}
+
+/* What peers are to hear and can still be told. */
+static bool letters_wait(const kvf_manager *manager)
+{
+    for (const kvf_agent *agent = manager->agents; agent != NULL; agent = agent->by_name.next)
+        if (agent->letters != NULL && (agent->link.busy || kvf_link_is_open(&agent->link)))
+            return true;
+    return false;
+}
+
+/* Ends every room, then waits a while for what may still touch their pages, and until the peers can be told. What the
+ * connections have taken by then leaves when they are closed, in the time that is left. */
 static void wind_up(kvf_manager *manager)
 {
     do {
@@ -202,11 +228,14 @@ static void wind_up(kvf_manager *manager)
     {
         shut_down(manager, room);
     }
+    refuse_held(manager);
     uint64_t deadline = kvf_clock_after(manager->now, manager->settings.close_timeout);
-    while (pages_are_in_use(manager) && manager->now < deadline) {
+    while ((pages_are_in_use(manager) || letters_wait(manager)) && manager->now < deadline) {
         bool more = slice(manager);
+        refuse_held(manager);
         (void)wait_for_events(manager, more, deadline);
     }
+    kvf_control_linger(manager->control, manager->now < deadline ? deadline - manager->now : 0);
 }
 
 void *kvf_loop_run(void *user)

@@ -118,7 +118,7 @@ static kvf_status open_control(kvf_manager *manager, kvf_error *error)
     kvf_control_pull_callbacks callbacks = {
         .user = manager,
         .message = manager->role == KVF_PREFILL ? kvf_incoming_message : kvf_letters_message,
-        .gone = kvf_agent_connection_gone};
+        .gone = manager->role == KVF_PREFILL ? kvf_agent_connection_gone : kvf_rank_letters_gone};
     status = kvf_control_pull_open(manager->control, host, (uint16_t)manager->settings.control_port,
                                    &callbacks, &manager->pull, error);
     if (status != KVF_OK)
@@ -247,6 +247,9 @@ static void destroy(kvf_manager *manager)
     kvf_formers_free(&manager->formers);
     if (manager->client != NULL)
         kvf_bootstrap_client_close(manager->client);
+    /* Before the peers see their connections to us end. */
+    if (manager->control != NULL)
+        kvf_control_hand_over(manager->control);
     if (manager->pull != NULL)
         kvf_control_pull_close(manager->pull);
     if (manager->control != NULL)

@@ -377,8 +377,11 @@ void kvf_rank_request(kvf_target *target);
 /* What is missing, if a room waits for a server or a rank; NULL otherwise. */
 const kvf_error *kvf_rank_problem(const kvf_receiver *receiver);
 bool kvf_rank_is_extended(const kvf_rank *rank);
-/* It has said that it is kvferry. */
+/* It has said that it is kvferry; and over which connection. */
 void kvf_rank_show(kvf_rank *rank);
+void kvf_rank_wrote(kvf_rank *rank, uint64_t connection);
+/* No more letters come over it. */
+void kvf_rank_letters_gone(void *manager, uint64_t connection);
 /* Puts "prefill rank 0 of 10.0.0.1:8998: " in front of what has to do with it. */
 void kvf_rank_prefix(const kvf_rank *rank, kvf_error *error);
 void kvf_ranks_free(kvf_manager *manager);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define LAST_LETTER_WAIT (100 * KVF_MILLISECOND)
+
 static void rank_feed(kvf_rank *rank, kvf_lookup_event_kind kind, const kvf_error *error);
 
 /* Somebody waits for the connection, or to be sent. */
@@ -107,19 +109,78 @@ static void take_in_what_arrived(kvf_manager *manager)
 }
 
 /* The rooms fail first, and are then told what the closed inboxes prove. */
+static void lose(kvf_rank *rank, const kvf_error *error)
+{
+    take_in_what_arrived(rank->manager);
+    kvf_server_forget(rank->manager, rank->key, rank->address_length);
+    rank_feed(rank, KVF_LOOKUP_GONE, error);
+    kvf_inboxes_close(rank);
+    forget_process(rank);
+}
+
+static void lose_at_last(kvf_rank *rank)
+{
+    kvf_error *error = rank->lost;
+    rank->lost = NULL;
+    kvf_timers_set(&rank->manager->timers, &rank->timer, KVF_NO_DEADLINE);
+    lose(rank, error);
+    free(error);
+}
+
+/* One that was closed has told why, over a connection of its own: two connections have no common order. */
+static bool may_have_told(const kvf_rank *rank)
+{
+    const kvf_target *target;
+    if (!rank->shown || rank->manager->pull == NULL)
+        return false;
+    DL_FOREACH(rank->targets, target)
+    {
+        if (target->inbox != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Puts the loss off until the other connection has ended too, or for a moment. While its link is up a rank needs no
+ * timer. */
 static void gone(kvf_link *link, const char *text)
 {
     kvf_rank *rank = rank_of(link);
+    kvf_manager *manager = rank->manager;
     char where[KVF_ADDRESS_MAX];
     kvf_format_address(rank->where.rank_ip, rank->where.rank_port, where);
     kvf_error error;
     kvf_error_set(&error, KVF_PEER_GONE, "prefill rank %u of %.*s at %s: %s", rank->tp_rank,
                   (int)rank->address_length, rank->key, where, text);
-    take_in_what_arrived(rank->manager);
-    kvf_server_forget(rank->manager, rank->key, rank->address_length);
-    rank_feed(rank, KVF_LOOKUP_GONE, &error);
-    kvf_inboxes_close(rank);
-    forget_process(rank);
+    if (may_have_told(rank))
+        rank->lost = malloc(sizeof *rank->lost);
+    if (rank->lost == NULL) {
+        lose(rank, &error);
+        return;
+    }
+    *rank->lost = error;
+    kvf_timers_set(&manager->timers, &rank->timer, kvf_clock_after(manager->now, LAST_LETTER_WAIT));
+}
+
+void kvf_rank_wrote(kvf_rank *rank, uint64_t connection)
+{
+    kvf_rank_show(rank);
+    rank->letters = connection;
+}
+
+void kvf_rank_letters_gone(void *user, uint64_t connection)
+{
+    kvf_manager *manager = user;
+    kvf_rank *rank;
+    kvf_rank *next;
+    HASH_ITER(by_key, manager->ranks, rank, next)
+    {
+        if (rank->letters != connection)
+            continue;
+        rank->letters = 0;
+        if (rank->lost != NULL)
+            lose_at_last(rank);
+    }
 }
 
 /* Sends what was put off, in order. */
@@ -237,7 +298,10 @@ static void rank_timer(kvf_timer *timer, uint64_t now)
 {
     (void)now;
     kvf_rank *rank = (kvf_rank *)((char *)timer - offsetof(kvf_rank, timer));
-    rank_feed(rank, KVF_LOOKUP_TIMER, NULL);
+    if (rank->lost != NULL)
+        lose_at_last(rank);
+    else
+        rank_feed(rank, KVF_LOOKUP_TIMER, NULL);
 }
 
 static void free_rank(kvf_rank *rank)
@@ -251,6 +315,7 @@ static void free_rank(kvf_rank *rank)
         kvf_inboxes_close(rank);
     keep_used(rank);
     forget_process(rank);
+    free(rank->lost);
     kvf_timers_leave(&manager->timers, &rank->timer);
     kvf_uncount(manager, KVF_COUNT_PEERS, 1);
     free(rank);
@@ -468,6 +533,8 @@ void kvf_rank_request(kvf_target *target)
     bool is_real = target == &receiver->targets[0];
     bool put_off = false;
     kvf_error error;
+    if (target->rank->lost != NULL)
+        return; /* it fails with those that were sent */
     kvf_inbox *inbox = kvf_inbox_of(target->rank, &error);
     kvf_status status = inbox == NULL ? error.status : KVF_OK;
     if (inbox != NULL) {

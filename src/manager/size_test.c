@@ -45,7 +45,7 @@ static void structs_stay_within_their_bounds(void **state)
         {"kvf_agent", sizeof(kvf_agent), 640},
         {"kvf_letter_kept", sizeof(kvf_letter_kept), 624},
         {"kvf_target", sizeof(kvf_target), 112},
-        {"kvf_rank", sizeof(kvf_rank), 880},
+        {"kvf_rank", sizeof(kvf_rank), 896},
         {"kvf_server", sizeof(kvf_server), 496},
     };
     for (size_t i = 0; i < sizeof structs / sizeof structs[0]; i++) {
