@@ -9,13 +9,14 @@
 
 typedef struct kvf_check kvf_check;
 
-/* A letter that waits. */
+/* A letter that waits, or that was given to the connection and may be lost with it. */
 typedef struct kvf_letter_kept {
     struct kvf_letter_kept *prev;
     struct kvf_letter_kept *next;
-    kvf_letter letter; /* its slices point into `text` and `body` */
-    char text[KVF_LETTER_TEXT_MAX];
-    uint8_t body[];
+    kvf_letter letter; /* its slices point into `data` */
+    uint64_t sent_at;
+    bool again; /* a connection was lost with it: with the next one it is lost for good */
+    uint8_t data[];
 } kvf_letter_kept;
 
 /* Bytes of bodies that wait for one agent's connection. */
@@ -72,8 +73,9 @@ struct kvf_agent {
     uint16_t port;
     uint32_t letter_bytes;    /* of the bodies of: */
     kvf_letter_kept *letters; /* those that wait for the connection, oldest first */
-    size_t letter_count;
-    kvf_agent *prev; /* among the dead */
+    kvf_letter_kept *sent;    /* what ends rooms, and may not have arrived; oldest first */
+    size_t letter_count;      /* of both */
+    kvf_agent *prev;          /* among the dead */
     kvf_agent *next;
     UT_hash_handle by_name;
 };

@@ -12,15 +12,48 @@ static kvf_agent *agent_of(kvf_link *link)
     return (kvf_agent *)((char *)link - offsetof(kvf_agent, link));
 }
 
+static void drop(kvf_agent *agent, kvf_letter_kept **list, kvf_letter_kept *kept)
+{
+    DL_DELETE(*list, kept);
+    agent->letter_count--;
+    free(kept);
+}
+
+static void drop_waiting(kvf_agent *agent, kvf_letter_kept *kept)
+{
+    agent->letter_bytes -= (uint32_t)kept->letter.body.length;
+    drop(agent, &agent->letters, kept);
+}
+
 static void drop_letters(kvf_agent *agent)
 {
-    while (agent->letters != NULL) {
-        kvf_letter_kept *kept = agent->letters;
-        DL_DELETE(agent->letters, kept);
-        free(kept);
-    }
-    agent->letter_count = 0;
-    agent->letter_bytes = 0;
+    while (agent->letters != NULL)
+        drop_waiting(agent, agent->letters);
+    while (agent->sent != NULL)
+        drop(agent, &agent->sent, agent->sent);
+}
+
+/* What a room waits for, and nothing else tells. It may come twice: it is about one request, known by its epoch, and
+ * says what has happened to it for good. */
+static bool ends_a_room(const kvf_letter *letter)
+{
+    return letter->kind == KVF_LETTER_FAILED || letter->kind == KVF_LETTER_STOPPED;
+}
+
+/* A heartbeat that was sent later has been answered by then, or the connection is lost. */
+static void forget_arrived(kvf_agent *agent)
+{
+    const kvf_settings *settings = &agent->manager->settings;
+    uint64_t surely = settings->heartbeat_interval + 2 * settings->heartbeat_timeout;
+    while (agent->sent != NULL &&
+           kvf_clock_after(agent->sent->sent_at, surely) <= agent->manager->now)
+        drop(agent, &agent->sent, agent->sent);
+}
+
+static void keep_sent(kvf_agent *agent, kvf_letter_kept *kept)
+{
+    kept->sent_at = agent->manager->now;
+    DL_APPEND(agent->sent, kept);
 }
 
 /* False when it has to wait. What can't be sent at all is dropped: the connection will be lost. */
@@ -41,29 +74,56 @@ static void send_waiting(kvf_link *link)
     agent->connected = true;
     while (agent->letters != NULL && send_letter(agent, &agent->letters->letter)) {
         kvf_letter_kept *kept = agent->letters;
+        if (!ends_a_room(&kept->letter)) {
+            drop_waiting(agent, kept);
+            continue;
+        }
         DL_DELETE(agent->letters, kept);
-        agent->letter_count--;
-        agent->letter_bytes -= (uint32_t)kept->letter.body.length;
-        free(kept);
+        keep_sent(agent, kept);
     }
     if (agent->letters == NULL)
         kvf_sums_resume(agent);
 }
 
-/* Whether the agent lives is told by the connection it opened to us. Without ours it hears nothing, and its own
- * deadlines end what it waits for; the next letter tries again. */
+/* What ends rooms is tried once more, with the next connection; the rest is dropped. How many are lost. */
+static size_t try_again(kvf_agent *agent)
+{
+    kvf_letter_kept *all = agent->sent;
+    size_t lost = 0;
+    DL_CONCAT(all, agent->letters);
+    agent->letters = agent->sent = NULL;
+    agent->letter_bytes = 0;
+    while (all != NULL) {
+        kvf_letter_kept *kept = all;
+        DL_DELETE(all, kept);
+        if (ends_a_room(&kept->letter) && !kept->again && !agent->dead) {
+            kept->again = true;
+            DL_APPEND(agent->letters, kept);
+            continue;
+        }
+        agent->letter_count--;
+        free(kept);
+        lost++;
+    }
+    return lost;
+}
+
+/* Whether the agent lives is told by the connection it opened to us. Without ours it hears nothing; what it waits for
+ * is worth another connection, and where that one fails too its own deadlines end it. */
 static void gone(kvf_link *link, const char *text)
 {
     kvf_agent *agent = agent_of(link);
     agent->greeted = agent->greeted &&
                      !agent->connected; /* one that never heard us isn't tried again and again */
     agent->connected = false;
-    if (agent->letters != NULL)
+    forget_arrived(agent);
+    size_t lost = try_again(agent);
+    if (lost > 0 && !agent->dead)
         kvf_log_warning(&agent->manager->settings.log,
-                        "%zu letters to decode agent %s are lost: %s", agent->letter_count,
-                        agent->name, text);
-    drop_letters(agent);
+                        "%zu letters to decode agent %s are lost: %s", lost, agent->name, text);
     kvf_sums_unheard(agent, text);
+    if (agent->letters != NULL)
+        kvf_link_attend(link);
 }
 
 /* Opened here, as letters are written inside callbacks of all kinds. */
@@ -93,9 +153,27 @@ void kvf_letters_free(kvf_agent *agent)
 
 static kvf_letter_kept *new_kept(kvf_agent *agent, const kvf_letter *letter)
 {
-    bool fits = agent->letter_count < agent->manager->settings.max_waiting_letters &&
-                letter->body.length <= KVF_LETTERS_KEPT_MAX - agent->letter_bytes;
-    return fits ? malloc(sizeof(kvf_letter_kept) + letter->body.length) : NULL;
+    /* Those that were sent make room. */
+    forget_arrived(agent);
+    if (agent->letter_count >= agent->manager->settings.max_waiting_letters && agent->sent != NULL)
+        drop(agent, &agent->sent, agent->sent);
+    if (agent->letter_count >= agent->manager->settings.max_waiting_letters ||
+        letter->body.length > KVF_LETTERS_KEPT_MAX - agent->letter_bytes)
+        return NULL;
+    kvf_letter_kept *kept =
+        malloc(sizeof(kvf_letter_kept) + letter->text.length + letter->body.length);
+    if (kept == NULL)
+        return NULL;
+    kept->letter = *letter;
+    kept->again = false;
+    memcpy(kept->data, letter->text.data, letter->text.length);
+    if (letter->body.length > 0)
+        memcpy(kept->data + letter->text.length, letter->body.data, letter->body.length);
+    kept->letter.text = (kvf_slice){kept->data, letter->text.length};
+    kept->letter.body = (kvf_slice){kept->data + letter->text.length, letter->body.length};
+    kept->letter.agent_name = kvf_slice_of(agent->name);
+    agent->letter_count++;
+    return kept;
 }
 
 /* False: it is lost. */
@@ -109,17 +187,20 @@ static bool keep_letter(kvf_agent *agent, const kvf_letter *letter)
                         agent->name);
         return false;
     }
-    kept->letter = *letter;
-    memcpy(kept->text, letter->text.data, letter->text.length);
-    if (letter->body.length > 0)
-        memcpy(kept->body, letter->body.data, letter->body.length);
-    kept->letter.text = (kvf_slice){(const uint8_t *)kept->text, letter->text.length};
-    kept->letter.body = (kvf_slice){kept->body, letter->body.length};
-    kept->letter.agent_name = kvf_slice_of(agent->name);
     DL_APPEND(agent->letters, kept);
-    agent->letter_count++;
     agent->letter_bytes += (uint32_t)letter->body.length;
     kvf_link_attend(&agent->link);
+    return true;
+}
+
+/* False: it has to wait. */
+static bool send_now(kvf_agent *agent, const kvf_letter *letter)
+{
+    if (!agent->connected || agent->letters != NULL || !send_letter(agent, letter))
+        return false;
+    kvf_letter_kept *kept = ends_a_room(letter) ? new_kept(agent, letter) : NULL;
+    if (kept != NULL)
+        keep_sent(agent, kept);
     return true;
 }
 
@@ -137,9 +218,7 @@ static bool write_letter(kvf_agent *agent, kvf_letter_kind kind, const kvf_reque
                          .agent_name = kvf_slice_of(agent->name),
                          .text = kvf_letter_text(text, plain),
                          .body = body};
-    if (agent->connected && agent->letters == NULL && send_letter(agent, &letter))
-        return true;
-    return keep_letter(agent, &letter);
+    return send_now(agent, &letter) || keep_letter(agent, &letter);
 }
 
 static const kvf_slice no_body = {NULL, 0};
