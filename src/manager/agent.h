@@ -74,8 +74,9 @@ struct kvf_agent {
     uint32_t letter_bytes;    /* of the bodies of: */
     kvf_letter_kept *letters; /* those that wait for the connection, oldest first */
     kvf_letter_kept *sent;    /* what ends rooms, and may not have arrived; oldest first */
-    size_t letter_count;      /* of both */
-    kvf_agent *prev;          /* among the dead */
+    uint32_t letter_count;
+    uint32_t sent_count;
+    kvf_agent *prev; /* among the dead */
     kvf_agent *next;
     UT_hash_handle by_name;
 };

@@ -12,25 +12,37 @@ static kvf_agent *agent_of(kvf_link *link)
     return (kvf_agent *)((char *)link - offsetof(kvf_agent, link));
 }
 
-static void drop(kvf_agent *agent, kvf_letter_kept **list, kvf_letter_kept *kept)
+/* Takes it from those that wait. */
+static kvf_letter_kept *take_waiting(kvf_agent *agent)
 {
-    DL_DELETE(*list, kept);
+    kvf_letter_kept *kept = agent->letters;
+    DL_DELETE(agent->letters, kept);
+    agent->letter_bytes -= (uint32_t)kept->letter.body.length;
     agent->letter_count--;
-    free(kept);
+    return kept;
 }
 
-static void drop_waiting(kvf_agent *agent, kvf_letter_kept *kept)
+static void add_waiting(kvf_agent *agent, kvf_letter_kept *kept)
 {
-    agent->letter_bytes -= (uint32_t)kept->letter.body.length;
-    drop(agent, &agent->letters, kept);
+    DL_APPEND(agent->letters, kept);
+    agent->letter_bytes += (uint32_t)kept->letter.body.length;
+    agent->letter_count++;
+}
+
+static kvf_letter_kept *take_sent(kvf_agent *agent)
+{
+    kvf_letter_kept *kept = agent->sent;
+    DL_DELETE(agent->sent, kept);
+    agent->sent_count--;
+    return kept;
 }
 
 static void drop_letters(kvf_agent *agent)
 {
     while (agent->letters != NULL)
-        drop_waiting(agent, agent->letters);
+        free(take_waiting(agent));
     while (agent->sent != NULL)
-        drop(agent, &agent->sent, agent->sent);
+        free(take_sent(agent));
 }
 
 /* What a room waits for, and nothing else tells. It may come twice: it is about one request, known by its epoch, and
@@ -47,13 +59,14 @@ static void forget_arrived(kvf_agent *agent)
     uint64_t surely = settings->heartbeat_interval + 2 * settings->heartbeat_timeout;
     while (agent->sent != NULL &&
            kvf_clock_after(agent->sent->sent_at, surely) <= agent->manager->now)
-        drop(agent, &agent->sent, agent->sent);
+        free(take_sent(agent));
 }
 
 static void keep_sent(kvf_agent *agent, kvf_letter_kept *kept)
 {
     kept->sent_at = agent->manager->now;
     DL_APPEND(agent->sent, kept);
+    agent->sent_count++;
 }
 
 /* False when it has to wait. What can't be sent at all is dropped: the connection will be lost. */
@@ -73,13 +86,11 @@ static void send_waiting(kvf_link *link)
     kvf_agent *agent = agent_of(link);
     agent->connected = true;
     while (agent->letters != NULL && send_letter(agent, &agent->letters->letter)) {
-        kvf_letter_kept *kept = agent->letters;
-        if (!ends_a_room(&kept->letter)) {
-            drop_waiting(agent, kept);
-            continue;
-        }
-        DL_DELETE(agent->letters, kept);
-        keep_sent(agent, kept);
+        kvf_letter_kept *kept = take_waiting(agent);
+        if (ends_a_room(&kept->letter))
+            keep_sent(agent, kept);
+        else
+            free(kept);
     }
     if (agent->letters == NULL)
         kvf_sums_resume(agent);
@@ -88,20 +99,20 @@ static void send_waiting(kvf_link *link)
 /* What ends rooms is tried once more, with the next connection; the rest is dropped. How many are lost. */
 static size_t try_again(kvf_agent *agent)
 {
-    kvf_letter_kept *all = agent->sent;
+    kvf_letter_kept *all = NULL;
     size_t lost = 0;
-    DL_CONCAT(all, agent->letters);
-    agent->letters = agent->sent = NULL;
-    agent->letter_bytes = 0;
+    while (agent->sent != NULL || agent->letters != NULL) {
+        kvf_letter_kept *kept = agent->sent != NULL ? take_sent(agent) : take_waiting(agent);
+        DL_APPEND(all, kept);
+    }
     while (all != NULL) {
         kvf_letter_kept *kept = all;
         DL_DELETE(all, kept);
         if (ends_a_room(&kept->letter) && !kept->again && !agent->dead) {
             kept->again = true;
-            DL_APPEND(agent->letters, kept);
+            add_waiting(agent, kept);
             continue;
         }
-        agent->letter_count--;
         free(kept);
         lost++;
     }
@@ -153,11 +164,11 @@ void kvf_letters_free(kvf_agent *agent)
 
 static kvf_letter_kept *new_kept(kvf_agent *agent, const kvf_letter *letter)
 {
-    /* Those that were sent make room. */
+    const uint64_t most = agent->manager->settings.max_waiting_letters;
     forget_arrived(agent);
-    if (agent->letter_count >= agent->manager->settings.max_waiting_letters && agent->sent != NULL)
-        drop(agent, &agent->sent, agent->sent);
-    if (agent->letter_count >= agent->manager->settings.max_waiting_letters ||
+    if (agent->letter_count + (uint64_t)agent->sent_count >= most && agent->sent != NULL)
+        free(take_sent(agent)); /* those that were sent make room */
+    if (agent->letter_count + (uint64_t)agent->sent_count >= most ||
         letter->body.length > KVF_LETTERS_KEPT_MAX - agent->letter_bytes)
         return NULL;
     kvf_letter_kept *kept =
@@ -172,7 +183,6 @@ static kvf_letter_kept *new_kept(kvf_agent *agent, const kvf_letter *letter)
     kept->letter.text = (kvf_slice){kept->data, letter->text.length};
     kept->letter.body = (kvf_slice){kept->data + letter->text.length, letter->body.length};
     kept->letter.agent_name = kvf_slice_of(agent->name);
-    agent->letter_count++;
     return kept;
 }
 
@@ -187,8 +197,7 @@ static bool keep_letter(kvf_agent *agent, const kvf_letter *letter)
                         agent->name);
         return false;
     }
-    DL_APPEND(agent->letters, kept);
-    agent->letter_bytes += (uint32_t)letter->body.length;
+    add_waiting(agent, kept);
     kvf_link_attend(&agent->link);
     return true;
 }

@@ -32,7 +32,8 @@ struct kvf_rank {
     bool connect; /* open the link when no callback of it is running */
     kvf_link link;
     uint64_t letters; /* the connection its letters come over; 0: none yet */
-    kvf_error *lost;  /* the link is, and what it says last may still come over the other one; NULL: it isn't */
+    kvf_error *
+        lost; /* the link is, and what it says last may still come over the other one; NULL: it isn't */
     kvf_peer_process process; /* who is at its other end */
     kvf_inbox *inbox;         /* what requests name; NULL until the first one */
     kvf_room_memory used;     /* room ids; of a stock rank, since it was found there */
