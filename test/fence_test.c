@@ -346,15 +346,14 @@ static uint64_t bytes_at_the_end(uint64_t room)
     kvf_event event = {.room = 0};
     while (event.room != room || event.state != KVF_SUCCESS)
         assert_int_equal(kvf_manager_wait(one.decode.manager, &event, 1, -1), 1);
+    assert_int_equal(event.verified, 0);
     return event.bytes;
 }
 
 /* peer_extensions=assume was wrong: what only a kvferry peer bears isn't sent until it has shown itself. */
-static void an_assumption_that_is_wrong_does_no_harm(void **state)
+static void is_harmless(const char *engine, const char *const *assuming)
 {
-    static const char *const assuming[] = {"peer_extensions", "assume", "fence_timeout", "60s",
-                                           NULL};
-    start(*state, stock, assuming);
+    start(engine, stock, assuming);
     test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 3, PAGES);
     uint64_t messages = test_statistics(&one.prefill).messages_received;
     kvf_receiver *receiver = ask(1, 0);
@@ -373,6 +372,43 @@ static void an_assumption_that_is_wrong_does_no_harm(void **state)
     assert_true(bytes_at_the_end(2) ==
                 shape->buffers * shape->item_length * PAGES + shape->aux_item_length);
     kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+}
+
+static void an_assumption_that_is_wrong_does_no_harm(void **state)
+{
+    static const char *const assuming[] = {"peer_extensions", "assume", "fence_timeout", "60s",
+                                           NULL};
+    is_harmless(*state, assuming);
+}
+
+/* Sums are waited for until a notification shows that none will come. */
+static void nor_does_it_where_rooms_are_verified(void **state)
+{
+    static const char *const assuming[] = {
+        "peer_extensions", "assume", "fence_timeout", "60s", "verify", "on", NULL};
+    is_harmless(*state, assuming);
+}
+
+static void nor_does_it_where_the_inbox_is_retired(void **state)
+{
+    static const char *const assuming[] = {
+        "peer_extensions", "assume", "fence_timeout", "60s", "verify", "on", "fence",
+        "strict",          NULL};
+    is_harmless(*state, assuming);
+}
+
+/* Everything is written nevertheless, and said to be: the failed room's pages are safe. */
+static void a_room_that_must_be_verified_says_that_it_was_wrong(void **state)
+{
+    static const char *const assuming[] = {
+        "peer_extensions", "assume", "fence_timeout", "60s", "verify", "required", NULL};
+    start(*state, stock, assuming);
+    kvf_receiver *receiver = ask(1, 0);
+    kvf_sender *sender = give(1);
+    test_receiver_ends(&one.decode, receiver, KVF_UNSUPPORTED, "peer_extensions=assume is wrong");
+    proven(receiver, KVF_PROOF_COMPLETED);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
     kvf_sender_close(sender);
 }
 
@@ -457,6 +493,9 @@ int main(void)
         ON_EACH(without_a_proof_the_deadline_gives_back),
         ON_PLACED(strict_closes_the_inbox_of_a_stock_prefill),
         ON_EACH(an_assumption_that_is_wrong_does_no_harm),
+        ON_EACH(nor_does_it_where_rooms_are_verified),
+        ON_EACH(nor_does_it_where_the_inbox_is_retired),
+        ON_EACH(a_room_that_must_be_verified_says_that_it_was_wrong),
         ON_EACH(a_hello_shows_who_was_assumed),
         ON_EACH(a_used_id_is_refused_by_name),
         ON("loop", a_used_id_is_forgotten_when_the_rank_restarts),

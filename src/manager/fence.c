@@ -50,8 +50,10 @@ void kvf_fence_begin(kvf_receiver *receiver)
         break;
     case KVF_FENCE_RETIRE:
         kvf_inbox_retire(inbox);
+        kvf_checking_release(receiver);
         break;
     case KVF_FENCE_WAIT:
+        kvf_checking_release(receiver);
         break;
     }
 }

@@ -54,7 +54,8 @@ static unsigned reach_of(const kvf_rank *rank)
 
 /* ---- What arrives ------------------------------------------------------------------------------- */
 
-/* A rank that was only assumed to be kvferry, and isn't, knows no epochs, and writes the first aux buffer alone. */
+/* A rank that was only assumed to be kvferry, and isn't, knows no epochs, writes the first aux buffer alone, and sends
+ * no sums. */
 static kvf_target *find_by_room(kvf_inbox *inbox, uint64_t room)
 {
     kvf_target *target;
@@ -64,6 +65,7 @@ static kvf_target *find_by_room(kvf_inbox *inbox, uint64_t room)
         if (target->receiver->room.id != room)
             continue;
         target->receiver->all_aux = false;
+        kvf_checking_mistaken(target->receiver);
         return target;
     }
     return NULL;

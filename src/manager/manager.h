@@ -402,6 +402,8 @@ void kvf_checking_notice(kvf_receiver *receiver, const kvf_receiver_event *event
 /* With a status: there will be no sums, and why. */
 void kvf_checking_sums(kvf_receiver *receiver, kvf_status status, kvf_slice text, kvf_slice body);
 void kvf_checking_pages(kvf_receiver *receiver, kvf_slice body);
+/* The prefill was taken for kvferry and isn't: no sums will come. */
+void kvf_checking_mistaken(kvf_receiver *receiver);
 /* The connection takes letters again. */
 void kvf_checking_resume(kvf_receiver *receiver);
 bool kvf_checking_has_passed(const kvf_receiver *receiver);

@@ -386,7 +386,7 @@ static kvf_status keep_sums(kvf_checking *checking, const kvf_chunk_sums *sums, 
     return KVF_OK;
 }
 
-/* The prefill can't read its own memory. */
+/* There will be no sums. */
 static void unverifiable(kvf_checking *checking, kvf_slice why)
 {
     kvf_receiver *receiver = checking->receiver;
@@ -424,6 +424,14 @@ void kvf_checking_sums(kvf_receiver *receiver, kvf_status status, kvf_slice text
         return;
     }
     go_on(checking);
+}
+
+void kvf_checking_mistaken(kvf_receiver *receiver)
+{
+    kvf_checking *checking = receiver->checking;
+    if (checking != NULL && !checking->stopped)
+        unverifiable(checking, kvf_slice_of("it notifies as a stock prefill does; "
+                                            "peer_extensions=assume is wrong about it"));
 }
 
 static kvf_status check_page_sums(const kvf_checking *checking, const kvf_page_sums *sums,
