@@ -341,6 +341,16 @@ static void strict_closes_the_inbox_of_a_stock_prefill(void **state)
     untouched(0);
 }
 
+/* Shared memory maps the pool, and there is nothing else: the rank is told nothing. */
+static void strict_offers_a_stock_prefill_no_mapping(void **state)
+{
+    static const char *const strict[] = {"fence", "strict", NULL};
+    start(*state, stock, strict);
+    kvf_receiver *receiver = ask(1, 0);
+    test_receiver_ends(&one.decode, receiver, KVF_UNSUPPORTED, "fence=strict");
+    proven(receiver, KVF_PROOF_NEVER_DISCLOSED);
+}
+
 static uint64_t bytes_at_the_end(uint64_t room)
 {
     kvf_event event = {.room = 0};
@@ -492,6 +502,8 @@ int main(void)
         ON_EACH(a_stock_prefill_completes_after_the_abort),
         ON_EACH(without_a_proof_the_deadline_gives_back),
         ON_PLACED(strict_closes_the_inbox_of_a_stock_prefill),
+        ON("all", strict_closes_the_inbox_of_a_stock_prefill),
+        ON("shm", strict_offers_a_stock_prefill_no_mapping),
         ON_EACH(an_assumption_that_is_wrong_does_no_harm),
         ON_EACH(nor_does_it_where_rooms_are_verified),
         ON_EACH(nor_does_it_where_the_inbox_is_retired),

@@ -603,6 +603,67 @@ static void a_closed_target_doesnt_hold_the_writer(void **state)
     close_pair(&p);
 }
 
+/* ---- What an inbox offers ---- */
+
+/* Whether an inbox of that reach is made, and can be written past. */
+static kvf_status offers(const side *s, unsigned reach, bool *direct)
+{
+    const kvf_engine_operations *do_ = s->engine->operations;
+    kvf_inbox_options options = {.reach = reach, .user = (void *)s, .notified = notified};
+    kvf_engine_inbox *inbox;
+    kvf_error error;
+    kvf_status status = do_->open_inbox(s->engine, &options, &inbox, &error);
+    if (status != KVF_OK)
+        return status;
+    *direct = do_->inbox_is_direct(inbox);
+    do_->close_inbox(s->engine, inbox);
+    return KVF_OK;
+}
+
+/* Where shared memory maps the pool, a reach without that leaves the network alone, or nothing. */
+static void a_reach_leaves_out_what_maps_the_pool(void **state)
+{
+    static const variant both = {"shm and tcp", "ucx", "posix,sysv,cma,self,tcp"};
+    static const variant shm = {"shm alone", "ucx", "posix,sysv,cma,self"};
+    static const variant *const offered[] = {&both, &shm};
+    static const unsigned reaches[] = {KVF_REACH_FENCEABLE, KVF_REACH_NETWORK};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        pair p;
+        bool direct = false;
+        void *which = (void *)(uintptr_t)offered[i];
+        begin(&p, &which);
+        open_side(&p.target, &p.settings);
+        assert_int_equal(offers(&p.target, 0, &direct), KVF_OK);
+        if (!direct)
+            fail_msg("no direct mapping among %s: nothing is tested", offered[i]->transports);
+        for (size_t r = 0; r < 2; r++) {
+            kvf_status status = offers(&p.target, reaches[r], &direct);
+            assert_int_equal(status, offered[i] == &both ? KVF_OK : KVF_UNSUPPORTED);
+            assert_true(status != KVF_OK || !direct);
+        }
+        close_side(&p.target);
+    }
+}
+
+/* Without it there is nothing to leave out. */
+static void a_reach_leaves_what_we_place_ourselves(void **state)
+{
+    static const variant tcp = {"tcp alone", "ucx", "tcp,self"};
+    static const unsigned reaches[] = {0, KVF_REACH_FENCEABLE, KVF_REACH_NETWORK};
+    (void)state;
+    pair p;
+    void *which = (void *)(uintptr_t)&tcp;
+    begin(&p, &which);
+    open_side(&p.target, &p.settings);
+    for (size_t r = 0; r < sizeof reaches / sizeof reaches[0]; r++) {
+        bool direct = true;
+        assert_int_equal(offers(&p.target, reaches[r], &direct), KVF_OK);
+        assert_false(direct);
+    }
+    close_side(&p.target);
+}
+
 int main(void)
 {
     int failures = 0;
@@ -628,5 +689,9 @@ int main(void)
         };
         failures += cmocka_run_group_tests_name(variants[i].name, tests, NULL, NULL);
     }
-    return failures;
+    const struct CMUnitTest reach[] = {
+        cmocka_unit_test(a_reach_leaves_out_what_maps_the_pool),
+        cmocka_unit_test(a_reach_leaves_what_we_place_ourselves),
+    };
+    return failures + cmocka_run_group_tests_name("reach", reach, NULL, NULL);
 }
