@@ -74,6 +74,9 @@ void kvf_timers_set(kvf_timers *timers, kvf_timer *timer, uint64_t deadline)
             take_out(timers, timer);
         return;
     }
+    /* Its owner never joined: better a deadline that doesn't come than a write past the heap. */
+    if (timer->position == 0 && timers->count == timers->capacity)
+        return;
     timer->deadline = deadline;
     if (timer->position == 0)
         place(timers, ++timers->count, timer);

@@ -24,7 +24,8 @@ typedef struct kvf_timers {
 bool kvf_timers_join(kvf_timers *timers);
 void kvf_timers_leave(kvf_timers *timers, kvf_timer *timer);
 
-/* Sets, moves or (with UINT64_MAX) clears a timer whose owner has joined. */
+/* Sets, moves or (with UINT64_MAX) clears a timer whose owner has joined. One whose owner hasn't, for want of memory,
+ * may be left out. */
 void kvf_timers_set(kvf_timers *timers, kvf_timer *timer, uint64_t deadline);
 
 /* The earliest deadline; UINT64_MAX without any. */
