@@ -208,6 +208,11 @@ bool raw_decode_notified(raw_decode *decode, uint64_t count)
     return decode->notifications >= count;
 }
 
+void raw_decode_turn(raw_decode *decode)
+{
+    turn(decode->engine);
+}
+
 /* ---- Prefill ---- */
 
 static void ignore(void *user, kvf_slice payload)

@@ -46,6 +46,8 @@ kvf_request raw_decode_request(raw_decode *decode, uint64_t room, const uint64_t
 void raw_decode_send(raw_decode *decode, const kvf_request *request);
 /* Waits for notifications; true when at least `count` have come altogether. */
 bool raw_decode_notified(raw_decode *decode, uint64_t count);
+/* Takes in what has come; waits a moment where nothing has. */
+void raw_decode_turn(raw_decode *decode);
 
 /* A prefill rank: registered at the bootstrap server at `address` as rank 0 of 1. */
 typedef struct raw_prefill {
