@@ -391,15 +391,14 @@ kvf_status kvf_rank_join(kvf_target *target, uint32_t dp_group, uint32_t tp_rank
     (void)snprintf(key, sizeof key, "%.*s|%u|%u", KVF_ADDRESS_MAX - 1, address, dp_group, tp_rank);
     kvf_rank *rank = NULL;
     HASH_FIND(by_key, manager->ranks, key, strlen(key), rank);
-    if (rank == NULL) {
-        if (HASH_CNT(by_key, manager->ranks) >= manager->settings.max_peers)
-            forget_a_rank(manager);
-        if (HASH_CNT(by_key, manager->ranks) < manager->settings.max_peers)
-            rank = new_rank(manager, key, strlen(address), dp_group, tp_rank);
-    }
+    if (rank == NULL && HASH_CNT(by_key, manager->ranks) >= manager->settings.max_peers)
+        forget_a_rank(manager);
+    if (rank == NULL && HASH_CNT(by_key, manager->ranks) >= manager->settings.max_peers)
+        return kvf_error_set(error, KVF_LIMIT, "too many prefill ranks (setting max_peers)");
     if (rank == NULL)
-        return kvf_error_set(error, KVF_LIMIT,
-                             "too many prefill ranks (setting max_peers), or no memory");
+        rank = new_rank(manager, key, strlen(address), dp_group, tp_rank);
+    if (rank == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a prefill rank");
     target->rank = rank;
     DL_APPEND(rank->targets, target);
     if (rank->machine.state == KVF_LOOKUP_READY)

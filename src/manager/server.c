@@ -128,20 +128,28 @@ static void forget_a_server(kvf_manager *manager)
     }
 }
 
+static kvf_server *find_or_make_server(kvf_manager *manager, const char *address, kvf_error *error)
+{
+    kvf_server *server = find_server(manager, address, strlen(address));
+    if (server != NULL)
+        return server;
+    if (HASH_CNT(by_address, manager->servers) >= manager->settings.max_peers)
+        forget_a_server(manager);
+    if (HASH_CNT(by_address, manager->servers) >= manager->settings.max_peers) {
+        kvf_error_set(error, KVF_LIMIT, "too many prefill servers (setting max_peers)");
+        return NULL;
+    }
+    server = new_server(manager, address);
+    if (server == NULL)
+        kvf_error_set(error, KVF_NO_MEMORY, "no memory for a prefill server");
+    return server;
+}
+
 void kvf_server_wait(kvf_receiver *receiver)
 {
-    kvf_manager *manager = receiver->room.manager;
     kvf_error error;
-    kvf_server *server = find_server(manager, receiver->address, strlen(receiver->address));
+    kvf_server *server = find_or_make_server(receiver->room.manager, receiver->address, &error);
     if (server == NULL) {
-        if (HASH_CNT(by_address, manager->servers) >= manager->settings.max_peers)
-            forget_a_server(manager);
-        if (HASH_CNT(by_address, manager->servers) < manager->settings.max_peers)
-            server = new_server(manager, receiver->address);
-    }
-    if (server == NULL) {
-        kvf_error_set(&error, KVF_LIMIT,
-                      "too many prefill servers (setting max_peers), or no memory");
         kvf_receiver_fail(receiver, &error);
         return;
     }
