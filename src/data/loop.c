@@ -160,22 +160,39 @@ static kvf_outcome loop_flush(void *context, kvf_transfer *transfer)
     return KVF_OUTCOME_DONE; /* memcpy is */
 }
 
+/* Under the hub's lock. All of it or nothing. */
+static bool leave_notification(kvf_bytes *arrived, const kvf_transfer_part *part)
+{
+    size_t before = arrived->length;
+    kvf_bytes_append(arrived, &part->payload_length, sizeof part->payload_length);
+    kvf_bytes_append(arrived, part->payload, part->payload_length);
+    bool whole = !arrived->failed;
+    if (!whole)
+        arrived->length = before;
+    arrived->failed = false;
+    return whole;
+}
+
 static kvf_outcome loop_notify(void *context, kvf_transfer *transfer, const kvf_transfer_part *part)
 {
     (void)context;
     kvf_engine_peer *peer = transfer->peer;
+    bool left = false;
     pthread_mutex_lock(&hub_lock);
     kvf_engine_inbox *target = hub_find(peer->id);
     if (target != NULL) {
-        kvf_bytes_append(&target->arrived, &part->payload_length, sizeof part->payload_length);
-        kvf_bytes_append(&target->arrived, part->payload, part->payload_length);
+        left = leave_notification(&target->arrived, part);
         wake(target->engine->wake);
     }
     pthread_mutex_unlock(&hub_lock);
-    if (target != NULL)
+    if (left)
         return KVF_OUTCOME_DONE;
-    peer_gone(peer);
-    kvf_transfers_fail(transfer, KVF_PEER_GONE, "%s", peer->base.failure);
+    if (target == NULL) {
+        peer_gone(peer);
+        kvf_transfers_fail(transfer, KVF_PEER_GONE, "%s", peer->base.failure);
+    } else {
+        kvf_transfers_fail(transfer, KVF_NO_MEMORY, "no memory for a notification");
+    }
     return KVF_OUTCOME_FAILED;
 }
 
