@@ -14,11 +14,12 @@ set_source_files_properties(${test_sources} PROPERTIES COMPILE_OPTIONS
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 
 set(suppressions ${PROJECT_SOURCE_DIR}/test/suppressions)
+# 99: what a sanitizer finds can't be taken for a command's own exit status.
 set(kvf_test_environment
-    "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
-    "LSAN_OPTIONS=suppressions=${suppressions}/lsan.supp:print_suppressions=0"
-    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-    "TSAN_OPTIONS=suppressions=${suppressions}/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
+    "ASAN_OPTIONS=exitcode=99:detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
+    "LSAN_OPTIONS=exitcode=99:suppressions=${suppressions}/lsan.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1:halt_on_error=1"
+    "TSAN_OPTIONS=exitcode=99:suppressions=${suppressions}/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
 set(kvf_test_timeout 120)
 if(KVF_SANITIZE OR KVF_TEST_WRAPPER)
     set(kvf_test_timeout 600)

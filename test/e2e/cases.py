@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from processes import NOTICED, TRANSPORTS, Failed, Process, Stage, good_room, receive, send, stopped
+from processes import NOTICED, POOL, TRANSPORTS, Failed, Process, Stage, drawn, ends_well, good_room, receive, send, stopped
 
 Case = Callable[[Stage], str | None]  # returns what was measured
 
@@ -44,6 +44,62 @@ class Four:
             process.quit()
 
 
+# ---- The checks themselves --------------------------------------------------------------------------------------
+
+
+def _must_fail(what: str, step: Callable[[], object], word: str) -> None:
+    try:
+        step()
+    except Failed as failure:
+        if word not in str(failure):
+            raise Failed(f"{what} failed, but not for it: {failure}") from failure
+        return
+    raise Failed(f"{what} wasn't noticed")
+
+
+def _check_places(prefill: Process) -> None:
+    """Each of very many good rooms changes every byte of its pages and its aux slot."""
+    pages: dict[int, int] = {}
+    slots: dict[int, int] = {}
+    for room in range(3000):
+        line = drawn(room, prefill)[0]
+        (first, count), (source, _) = line["pages"]["range"], line["source_pages"]["range"]
+        after = {first + i: source + i for i in range(count)}
+        if any(pages.get(page) == bytes_of for page, bytes_of in after.items()) or first + count > POOL["pages"]:
+            raise Failed(f"room {room} finds its bytes there already, or lies outside: {line}")
+        if slots.get(line["aux_slot"]) == line["source_aux_slot"]:
+            raise Failed(f"room {room} finds its aux record there already: {line}")
+        pages |= after
+        slots[line["aux_slot"]] = line["source_aux_slot"]
+
+
+def _controls(stage: Stage) -> None:
+    """Wrong bytes, a sanitizer's exit status and its complaint make a case fail."""
+    address = stage.bootstrap()
+    decode = stage.worker("decode", address)
+    prefill = stage.worker("prefill", address)
+    _check_places(prefill)
+    for _ in range(3):
+        good_room(prefill, decode)
+    prefill.quit()
+    prefill = stage.worker("prefill", address, fault="corrupt=2")
+    good_room(prefill, decode)
+    _must_fail("a wrong byte", lambda: good_room(prefill, decode), "'verified': False")
+    _must_fail("another seed", lambda: good_room(prefill, decode, source_seed=77), "'verified': False")
+    good_room(prefill, decode)
+    prefill.quit()
+    decode.quit()
+    _must_fail("a sanitizer's exit status", stage.start("99", ["sh", "-c", "read line; exit 99"]).quit, "with 99")
+    for complaint in ("==1==ERROR: AddressSanitizer: heap-use-after-free", "x.c:1:2: runtime error: overflow"):
+        _must_fail("a complaint", lambda: _complain(stage, complaint), "complained of")
+
+
+def _complain(stage: Stage, complaint: str) -> None:
+    with Stage(stage.build, stage.transport, []) as other:
+        process = other.start("complains", ["sh", "-c", 'echo "$1" >&2; read line', "sh", complaint])
+        process.quit()
+
+
 # ---- SIGKILL and SIGSTOP of either side, before, during and after a transfer ------------------------------------
 
 
@@ -53,8 +109,9 @@ def _reach(four: Four, phase: str) -> None:
         four.decode.tell(receive(1))
         four.prefill.until("room 1 is held", lambda counters: counters["requests_held"] == 1)
         return
-    four.decode.tell(receive(1, count=LARGE))
-    four.prefill.tell(send(1, count=LARGE, **PARTS))
+    asked, given = drawn(1, four.prefill, LARGE, **PARTS)
+    four.decode.tell(asked)
+    four.prefill.tell(given)
     if phase == "during":
         four.prefill.until("room 1 is under way", lambda counters: counters["pages_sent"] >= 40)
     else:
@@ -132,8 +189,9 @@ def _prefill_restarts(stage: Stage) -> None:
     """Asked to quit with a room under way, and back on the same port, again and again."""
     four = Four(stage, **SLOW)
     for room in range(1, 4):
-        four.decode.tell(receive(room, count=LARGE))
-        four.prefill.tell(send(room, count=LARGE, **PARTS))
+        asked, given = drawn(room, four.prefill, LARGE, **PARTS)
+        four.decode.tell(asked)
+        four.prefill.tell(given)
         four.prefill.until("it is under way", lambda counters: counters["pages_sent"] >= 40)
         four.prefill.quit()
         line = four.decode.room(room, NOTICED)
@@ -156,8 +214,9 @@ def _bootstrap_restarts(stage: Stage) -> None:
     server.reap()
     good_room(prefill, decode)
     late = stage.worker("decode", address, "late decode", http_attempts="1000", retry_interval="20ms")
-    late.tell(receive(1))
-    prefill.tell(send(1))
+    asked, given = drawn(1, prefill)
+    late.tell(asked)
+    prefill.tell(given)
     if stage.bootstrap() != address:
         raise Failed("the bootstrap server is back on another port")
     late.succeeded(1)
@@ -227,17 +286,17 @@ def _limits(stage: Stage) -> None:
     good_room(prefill, decode)
     decode.tell(receive(1, count=65))
     decode.failed(1, ("limit",))
-    decode.tell(*(receive(room, first=64 * room) for room in range(2, 7)))
+    pairs = {room: drawn(room, prefill) for room in range(2, 7)}
+    decode.tell(*(asked for asked, _ in pairs.values()))
     decode.failed(6, ("limit",))  # max_rooms
     refused = [room for room in range(2, 6) if room > 3]
     for room in refused:  # max_held_requests: the other side says so
         decode.failed(room, ("peer failed",))
         if decode.settled(room)["safety"] != "safe":
             raise Failed(f"room {room} was refused before the first byte")
-    prefill.tell(send(2), send(3))
+    prefill.tell(pairs[2][1], pairs[3][1])
     for room in (2, 3):
-        decode.succeeded(room)
-        prefill.succeeded(room)
+        ends_well(prefill, decode, room)
     for _ in range(4):
         good_room(prefill, decode)
     decode.quit()
@@ -322,8 +381,9 @@ def _kills_in_mid_write(stage: Stage, times: int = 50) -> str:
     worst = 0.0
     for room in range(1, times + 1):
         prefill = stage.worker("prefill", address, "prefill", **SLOW)
-        decode.tell(receive(room, count=LARGE))
-        prefill.tell(send(room, count=LARGE, **PARTS))
+        asked, given = drawn(room, prefill, LARGE, **PARTS)
+        decode.tell(asked)
+        prefill.tell(given)
         prefill.until("it is under way", lambda counters: counters["pages_sent"] >= 40)
         since = prefill.signal(signal.SIGKILL)
         line = decode.room(room, NOTICED)
@@ -353,6 +413,7 @@ CASES: dict[str, Case] = {
     for signal_name in ("KILL", "STOP")
     for phase in ("before", "during", "after")
 } | {
+    "controls": _controls,
     "prefill restarts": _prefill_restarts,
     "bootstrap restarts": _bootstrap_restarts,
     "network cut": _partition,

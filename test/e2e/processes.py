@@ -22,6 +22,7 @@ START = 60.0  # seconds for a process to say that it is ready; sanitizers are sl
 ANSWER = 30.0
 TRANSPORTS = {"shm": "posix,sysv,cma,self", "tcp": "tcp,self"}
 POOL = {"buffers": 4, "pages": 1024, "item-len": 4096, "aux-slots": 64, "aux-item-len": 64}
+PAGE_BYTES = POOL["buffers"] * POOL["item-len"]
 
 # Short, so that a run is; docs/failures.md has the defaults, and how long they take.
 SETTINGS = {
@@ -36,6 +37,7 @@ SETTINGS = {
 }
 NOTICED = 4.0  # seconds within which a lost peer is noticed with these, on a busy machine
 SETTLED = 4.0  # seconds within which a failed room's pages are settled
+COMPLAINTS = ("Sanitizer", "runtime error")  # in the standard error of any process: a finding
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -56,6 +58,8 @@ class Process:
     def __init__(self, name: str, command: list[str], log: pathlib.Path, environment: dict[str, str]) -> None:
         self.name = name
         self.log = log
+        self.seed = 0  # of a prefill's bytes
+        self.decodes = False  # it looks at what it gets
         self.lines: list[Line] = []
         self._ended = False
         self._changed = threading.Condition()
@@ -115,7 +119,7 @@ class Process:
 
     def succeeded(self, room: int, seconds: float = ANSWER) -> Line:
         line = self.room(room, seconds)
-        if line["state"] != "success" or line["verified"] is False:
+        if line["state"] != "success" or line["verified"] is not (True if self.decodes else None):
             raise Failed(f"{self.name}: room {room} should have succeeded: {line}")
         return line
 
@@ -167,7 +171,7 @@ class Process:
             status = self._child.wait(ANSWER)
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{self.name} doesn't quit") from error
-        if status not in (0, 1):
+        if status not in (0, 1):  # 1: a room has failed, as it should have
             raise Failed(f"{self.name} ended with {status}: {self.last_words()}")
 
     def reap(self) -> None:
@@ -190,23 +194,31 @@ class Stage:
     """Starts processes and sees to it that all of them are gone at the end."""
 
     def __init__(self, build: pathlib.Path, transport: str, under: list[str]) -> None:
+        self.build = build
         self.tool = [*under, str(build / "kvferry")]
         self.transport = transport
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvferry-e2e-"))
         self.processes: list[Process] = []
         self._ports: dict[str, int] = {}
+        self._seeds: dict[str, int] = {}
 
     def __enter__(self) -> "Stage":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, exception: BaseException | None, *__: object) -> None:
         for process in self.processes:
             process.reap()
+        logs = {process.name: process.log.read_text(errors="replace") for process in self.processes}
         shutil.rmtree(self.folder)
+        for name, text in logs.items():
+            if any(complaint in text for complaint in COMPLAINTS):
+                raise Failed(f"{name} was complained of: {text[-4000:]}") from exception
 
     def start(self, name: str, command: list[str]) -> Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("UCX_", "KVFERRY_"))}
         environment |= {"UCX_KEEPALIVE_INTERVAL": "1s", "UCX_LOG_LEVEL": "fatal"}
+        for options in ("ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):  # else 1, as for a failed room
+            environment[options] = ":".join(filter(None, (environment.get(options), "exitcode=99")))
         process = Process(name, command, self.folder / f"{name}.log", environment)
         self.processes.append(process)
         return process
@@ -220,20 +232,24 @@ class Stage:
         return line["text"].rpartition(" ")[2]
 
     def worker(self, role: str, bootstrap: str, name: str = "", prefix: tuple[str, ...] = (), **settings: str) -> Process:
-        """Starts one, on the control port a prefill of this name had before, and waits until it is ready."""
+        """Starts one, on the control port that one of this name had before, and waits until it is ready."""
         name = name or role
         command = [*prefix, *self.tool, role, "--bootstrap", bootstrap]
         for key, value in POOL.items():
             command += [f"--{key}", str(value)]
+        seed = self._seeds.setdefault(name, 2 + len(self._seeds))  # 1 is everybody's
+        if role == "prefill":
+            command += ["--seed", str(seed)]
         values = SETTINGS | {"transports": TRANSPORTS[self.transport]} | settings
         if name in self._ports:
             values["control_port"] = str(self._ports[name])
         for key, value in values.items():
             command += ["--set", f"{key}={value}"]
         process = self.start(name, command)
+        process.seed = seed
+        process.decodes = role == "decode"
         line = process.wait_for("readiness", lambda line: line.get("ready") is True, START)
-        if role == "prefill":
-            self._ports[name] = line["port"]
+        self._ports[name] = line["port"]
         return process
 
     def named(self, name: str) -> Process:
@@ -254,15 +270,42 @@ def receive(room: int, first: int = 0, count: int = 64, source: int = 0, **more:
 
 
 _rooms = itertools.count(1000)
+SMALL = 64  # pages of a good room
+
+
+def drawn(room: int, prefill: Process, count: int = SMALL, **more: Any) -> tuple[Line, Line]:
+    """The decode's and the prefill's line for a room whose bytes are to be looked at. Its places and the prefill's
+    seed see to it that no page and no aux slot holds from an earlier room what it is to be given now. Rooms of
+    SMALL pages lie above all others, so they never meet the pages of a room that is under way."""
+    source = room * 37 % (POOL["pages"] - count + 1)
+    first = 512 + SMALL * (room % 8) if count == SMALL else 0
+    slots = {"aux_slot": 1 + room % 63, "source_aux_slot": room * 5 % 61}
+    asked = receive(room, first, count, source, source_seed=prefill.seed, **slots)
+    given = {key: more.pop(key) for key in ("chunks",) if key in more}
+    return asked | more, send(room, source, count, aux_slot=slots["source_aux_slot"]) | given
+
+
+def begin(prefill: Process, decode: Process, **more: Any) -> int:
+    """Opens both sides of a good room."""
+    room = next(_rooms)
+    asked, given = drawn(room, prefill, **more)
+    decode.tell(asked)
+    prefill.tell(given)
+    return room
+
+
+def ends_well(prefill: Process, decode: Process, room: int, seconds: float = ANSWER, count: int = SMALL) -> Line:
+    """Every byte of it has come."""
+    line = decode.succeeded(room, seconds)
+    for side in (line, prefill.succeeded(room, seconds)):
+        if side["bytes"] != count * PAGE_BYTES + POOL["aux-item-len"]:
+            raise Failed(f"room {room} has {count} pages and an aux record, which are other bytes: {side}")
+    return line
 
 
 def good_room(prefill: Process, decode: Process, seconds: float = ANSWER, **more: Any) -> None:
     """A room that must succeed, every byte of it."""
-    room = next(_rooms)
-    decode.tell(receive(room, first=512, source=256, **more))
-    prefill.tell(send(room, first=256))
-    decode.succeeded(room, seconds)
-    prefill.succeeded(room, seconds)
+    ends_well(prefill, decode, begin(prefill, decode, **more), seconds)
 
 
 @contextlib.contextmanager
