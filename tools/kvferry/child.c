@@ -21,7 +21,8 @@ static void close_pair(const int pair[2])
 }
 
 /* The child's ends become its standard input and output; all else closes by itself at exec. It is killed when this
- * process dies, also while it is stopped. Between fork and exec only what is safe in a signal handler may be called. */
+ * process dies, also while it is stopped, and in a group of its own: what a terminal sends at Ctrl-C is for this process,
+ * which ends its children in order. Between fork and exec only what is safe in a signal handler may be called. */
 static int spawn(tool_child *child, char *const *arguments, int input, int output)
 {
     pid_t parent = getpid();
@@ -31,6 +32,7 @@ static int spawn(tool_child *child, char *const *arguments, int input, int outpu
     if (child->pid > 0)
         return 0;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setpgid(0, 0);
     if (getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0)
         (void)execve("/proc/self/exe", arguments, environ);
     _exit(EXEC_FAILED);
