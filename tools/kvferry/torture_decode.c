@@ -66,6 +66,7 @@ typedef struct torture_driver {
     uint64_t free_ids[TORTURE_IDS];
     size_t free_count;
     uint32_t next_aux_slot;
+    uint64_t rooms_opened;
     bool calm;
     bool quitting;
     bool broken;
@@ -108,10 +109,10 @@ static void mix_pages(torture_driver *driver, torture_lane *lane)
     }
 }
 
-static void plan_abort(torture_driver *driver, torture_lane *lane)
+static void plan_abort(const torture_driver *driver, torture_lane *lane, torture_random *random)
 {
-    uint64_t dice = torture_draw(&driver->random, 100);
-    lane->plan_at = (double)(2 + torture_draw(&driver->random, 80)) / 100;
+    uint64_t dice = torture_draw(random, 100);
+    lane->plan_at = (double)(2 + torture_draw(random, 80)) / 100;
     lane->plan = ABORT_NOT;
     if (driver->calm)
         return;
@@ -133,19 +134,26 @@ static void tell_prefill(torture_driver *driver, const torture_lane *lane)
                           "chunks", chunks, "aux_slot", (json_int_t)lane->source_aux_slot));
 }
 
-/* The pages hold the canary. Which ones the source gives is drawn anew, so that bytes of an earlier room with the same
- * number are wrong ones. */
+/* Which pages the source gives is drawn anew, so that bytes of an earlier room with the same number are wrong ones. */
+static void plan_room(torture_driver *driver, torture_lane *lane)
+{
+    /* A generator of its own: the n-th room of a process is the same one however the rooms before it went. */
+    torture_random random = {.seed = driver->options.seed ^ (++driver->rooms_opened << 32)};
+    uint32_t first = (uint32_t)torture_draw(&random, TORTURE_PAGES);
+    for (uint32_t i = 0; i < TORTURE_ROOM_PAGES; i++)
+        lane->source_pages[i] = (first + i * 29) % TORTURE_PAGES;
+    lane->source_aux_slot = (uint32_t)torture_draw(&random, TORTURE_AUX_SLOTS);
+    plan_abort(driver, lane, &random);
+}
+
+/* Its pages hold the canary. */
 static void open_room(torture_driver *driver, torture_lane *lane)
 {
     const decode_options *options = &driver->options;
     if (driver->quitting || driver->free_count == 0)
         return;
     mix_pages(driver, lane);
-    uint32_t first = (uint32_t)torture_draw(&driver->random, TORTURE_PAGES);
-    for (uint32_t i = 0; i < TORTURE_ROOM_PAGES; i++)
-        lane->source_pages[i] = (first + i * 29) % TORTURE_PAGES;
-    lane->source_aux_slot = (uint32_t)torture_draw(&driver->random, TORTURE_AUX_SLOTS);
-    plan_abort(driver, lane);
+    plan_room(driver, lane);
     lane->id = driver->free_ids[--driver->free_count]; /* the one that became free last */
     lane->opened = clock_now();
     lane->aborted = lane->failed = 0;
@@ -216,10 +224,9 @@ static void settle(torture_driver *driver, torture_lane *lane, const kvf_event *
     uint64_t before = driver->pages.corrupted;
     torture_claim claim = claim_of(lane, event->state == KVF_SUCCESS);
     bool released = event->safety == KVF_PAGES_RELEASED;
+    torture_pages_check(&driver->pages, &claim);
     if (released)
         torture_pages_release(&driver->pages, &claim);
-    else
-        torture_pages_check(&driver->pages, &claim);
     tell_ended(driver, lane, event, now, driver->pages.corrupted - before);
     kvf_receiver_close(lane->receiver);
     lane->receiver = NULL;

@@ -148,10 +148,8 @@ void torture_pages_put(torture_pages *pages, uint32_t page)
 
 void torture_pages_release(torture_pages *pages, const torture_claim *claim)
 {
-    for (size_t i = 0; i < claim->page_count; i++) {
-        give_canary(pages, claim->pages[i]);
+    for (size_t i = 0; i < claim->page_count; i++)
         pages->released[pages->released_count++] = claim->pages[i];
-    }
 }
 
 uint64_t torture_pages_landed_late(const torture_pages *pages)
