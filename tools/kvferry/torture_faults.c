@@ -1,5 +1,6 @@
 /* The faults a run injects, by name, and how each is done and undone. */
 #include "clock.h"
+#include "exit_codes.h"
 #include "torture.h"
 
 #include <signal.h>
@@ -8,7 +9,7 @@
 #define MILLISECOND UINT64_C(1000000)
 #define PATIENCE (20000 * MILLISECOND)
 
-enum { NO_VICTIM = TORTURE_CHILDREN };
+enum { NO_VICTIM = TORTURE_CHILDREN, EITHER_WORKER };
 
 static const struct {
     const char *name;
@@ -20,6 +21,7 @@ static const struct {
                         [FAULT_STOP_DECODE] = {"stop-decode", TORTURE_DECODE},
                         [FAULT_RESTART_DECODE] = {"restart-decode", TORTURE_DECODE},
                         [FAULT_KILL_BOOTSTRAP] = {"kill-bootstrap", TORTURE_BOOTSTRAP},
+                        [FAULT_STARVE_DESCRIPTORS] = {"starve-descriptors", EITHER_WORKER},
                         [FAULT_ABORT_DECODE] = {"abort-decode", NO_VICTIM},
                         [FAULT_ABORT_PREFILL] = {"abort-prefill", NO_VICTIM},
                         [FAULT_SLOW] = {"slow", NO_VICTIM}};
@@ -29,12 +31,14 @@ const char *torture_fault_name(torture_fault fault)
     return kinds[fault].name;
 }
 
-bool torture_fault_hits(torture_fault fault, torture_victim *victim)
+bool torture_fault_is_scheduled(torture_fault fault)
 {
-    if (kinds[fault].victim == NO_VICTIM)
-        return false;
-    *victim = (torture_victim)kinds[fault].victim;
-    return true;
+    return kinds[fault].victim != NO_VICTIM;
+}
+
+torture_victim torture_fault_victim(torture_fault fault, torture_victim either)
+{
+    return kinds[fault].victim == EITHER_WORKER ? either : (torture_victim)kinds[fault].victim;
 }
 
 static bool add_named(const char *name, size_t length, unsigned *set)
@@ -58,7 +62,8 @@ bool torture_faults_read(const char *list, unsigned *set, message *why)
             return message_set(why,
                                "--faults: \"%.*s\" is none of all none kill-prefill stop-prefill "
                                "restart-prefill kill-decode stop-decode restart-decode "
-                               "kill-bootstrap abort-decode abort-prefill slow",
+                               "kill-bootstrap starve-descriptors abort-decode abort-prefill "
+                               "slow",
                                (int)length, name);
         name += length;
         if (*name == '\0')
@@ -68,170 +73,217 @@ bool torture_faults_read(const char *list, unsigned *set, message *why)
 
 /* ---- Conditions to wait for ----------------------------------------------------------------------- */
 
-static bool never(const torture_run *run)
+static bool has_ended(const torture_run *run, torture_victim which)
 {
-    (void)run;
-    return false;
+    return run->ended[which];
 }
 
-static bool prefill_ready(const torture_run *run)
+static bool bootstrap_ended(const torture_run *run)
 {
-    return run->ready[TORTURE_PREFILL];
-}
-
-static bool decode_ready(const torture_run *run)
-{
-    return run->ready[TORTURE_DECODE];
+    return has_ended(run, TORTURE_BOOTSTRAP);
 }
 
 static bool prefill_ended(const torture_run *run)
 {
-    return run->ended[TORTURE_PREFILL];
+    return has_ended(run, TORTURE_PREFILL);
 }
 
 static bool decode_ended(const torture_run *run)
 {
-    return run->ended[TORTURE_DECODE];
+    return has_ended(run, TORTURE_DECODE);
 }
 
-/* ---- Coming and going ----------------------------------------------------------------------------- */
-
-static void forget_rooms(torture_run *run)
+static bool prefill_ready(const torture_run *run)
 {
-    for (size_t i = 0; i < TORTURE_IDS; i++) {
-        json_decref(run->rooms[i].line);
-        run->rooms[i] = (torture_room){.line = NULL};
-    }
+    return run->ready[TORTURE_PREFILL] || prefill_ended(run);
 }
 
-/* A router would send the rooms that are open still to the prefill that has come back. */
-static void tell_open_rooms(torture_run *run)
+static bool decode_ready(const torture_run *run)
 {
-    message ignored;
-    for (size_t i = 0; i < TORTURE_IDS; i++) {
-        torture_room *room = &run->rooms[i];
-        if (room->line == NULL)
-            continue;
-        room->prefill_open = true;
-        (void)child_tell(&run->processes.children[TORTURE_PREFILL], json_incref(room->line),
-                         &ignored);
-    }
+    return run->ready[TORTURE_DECODE] || decode_ended(run);
+}
+
+static bool await_end(torture_run *run, torture_victim which)
+{
+    static bool (*const until[])(const torture_run *run) = {[TORTURE_BOOTSTRAP] = bootstrap_ended,
+                                                            [TORTURE_PREFILL] = prefill_ended,
+                                                            [TORTURE_DECODE] = decode_ended};
+    return torture_pump(run, until[which], PATIENCE);
+}
+
+/* ---- Coming --------------------------------------------------------------------------------------- */
+
+static void refuse(torture_run *run, int status, const char *why)
+{
+    run->result.refused = status;
+    (void)message_set(&run->result.refusal, "%.200s", why);
+}
+
+/* It ended before it was ready: a wrong setting, or something the machine refuses, is not the library's fault. */
+static void judge_start(torture_run *run, torture_victim which, const char *name)
+{
+    message why;
+    int status = torture_reap(&run->processes, which);
+    (void)message_set(&why, "the %s process ended at its start with status %d", name, status);
+    if (status == TOOL_USAGE || status == TOOL_ENVIRONMENT)
+        refuse(run, status, why.text);
+    else
+        torture_break(&run->result, "%s", why.text);
+}
+
+static bool start(torture_run *run, torture_victim which)
+{
+    message why;
+    if (torture_start(&run->processes, which, &why))
+        return true;
+    int status = torture_reap(&run->processes, which);
+    refuse(run, status == TOOL_USAGE ? TOOL_USAGE : TOOL_ENVIRONMENT, why.text);
+    return false;
+}
+
+static bool await_ready(torture_run *run, torture_victim which)
+{
+    const char *name = run->processes.children[which].name;
+    if (which == TORTURE_BOOTSTRAP) /* it was waited for */
+        return true;
+    if (!torture_pump(run, which == TORTURE_PREFILL ? prefill_ready : decode_ready, PATIENCE))
+        torture_break(&run->result, "the %s process doesn't get ready", name);
+    else if (run->ended[which])
+        judge_start(run, which, name);
+    return run->ready[which] && !run->ended[which];
 }
 
 bool torture_bring_up(torture_run *run, torture_victim which)
 {
-    message why;
     run->ready[which] = run->ended[which] = false;
-    if (which == TORTURE_PREFILL && run->processes.slow)
+    if (which == TORTURE_PREFILL && run->processes.slow) {
         run->result.effects[FAULT_SLOW].injected++;
-    if (which == TORTURE_DECODE)
-        forget_rooms(run);
-    if (!torture_start(&run->processes, which, &why)) {
-        torture_break(&run->result, "%s", why.text);
-        return false;
+        run->stall_seen = false;
     }
-    if (which == TORTURE_BOOTSTRAP)
-        return true;
-    if (!torture_pump(run, which == TORTURE_PREFILL ? prefill_ready : decode_ready, PATIENCE)) {
-        torture_break(&run->result, "the %s process doesn't get ready",
-                      run->processes.children[which].name);
+    if (!start(run, which) || !await_ready(run, which)) {
+        run->given_up = true;
         return false;
     }
     if (which == TORTURE_PREFILL)
-        tell_open_rooms(run);
+        torture_senders_tell(run);
     return true;
 }
 
-/* What a dead prefill had open is over. */
-static void drop_prefill_rooms(torture_run *run)
+/* ---- Going ---------------------------------------------------------------------------------------- */
+
+/* What the others know of a process that is gone. */
+static void forget(torture_run *run, torture_victim which)
 {
-    message ignored;
-    for (size_t i = 0; i < TORTURE_IDS; i++) {
-        torture_room *room = &run->rooms[i];
-        bool waits = room->prefill_open && room->line == NULL;
-        room->prefill_open = room->orphan_aborted = false;
-        room->abort_asked = 0;
-        if (waits)
-            (void)child_tell(&run->processes.children[TORTURE_DECODE],
-                             json_pack("{s:I}", "free", (json_int_t)room->id), &ignored);
-    }
+    if (which == TORTURE_PREFILL)
+        torture_senders_drop(run);
+    else if (which == TORTURE_DECODE)
+        torture_rooms_forget(run);
 }
 
 static void kill_one(torture_run *run, torture_victim victim)
 {
     torture_signal(&run->processes, victim, SIGKILL);
-    if (victim == TORTURE_BOOTSTRAP)
-        run->ended[victim] = true;
-    else if (!torture_pump(run, victim == TORTURE_PREFILL ? prefill_ended : decode_ended, PATIENCE))
+    if (!await_end(run, victim))
         torture_break(&run->result, "a killed process lives on");
     (void)torture_reap(&run->processes, victim);
-    if (victim == TORTURE_PREFILL)
-        drop_prefill_rooms(run);
+    forget(run, victim);
 }
 
-static void quit_prefill(torture_run *run)
+static void ask_to_quit(torture_run *run, torture_victim which)
 {
-    message why;
-    (void)child_tell(&run->processes.children[TORTURE_PREFILL], json_pack("{s:b}", "quit", 1),
-                     &why);
-    if (!torture_pump(run, prefill_ended, PATIENCE))
-        torture_break(&run->result, "the prefill process was told to quit and doesn't end");
-    if (torture_reap(&run->processes, TORTURE_PREFILL) < 0)
-        torture_break(&run->result, "the prefill process crashed at its end");
-    drop_prefill_rooms(run);
-}
-
-void torture_end_decode(torture_run *run)
-{
-    message why;
     run->summed_up = false;
-    (void)child_tell(&run->processes.children[TORTURE_DECODE], json_pack("{s:b}", "quit", 1), &why);
-    if (!torture_pump(run, decode_ended, TORTURE_ROOM_LIMIT))
-        torture_break(&run->result, "the decode process has rooms that don't end");
-    int status = torture_reap(&run->processes, TORTURE_DECODE);
-    if (status != 0 || !run->summed_up)
-        torture_break(&run->result, "the decode process ended with status %d, %s", status,
-                      run->summed_up ? "after its summary" : "without a summary");
-}
-
-/* Too short for anybody to notice, or too long for anybody to wait. */
-static void stop_and_continue(torture_run *run, torture_victim victim)
-{
-    bool noticed = torture_draw(&run->random, 3) > 0;
-    torture_signal(&run->processes, victim, SIGSTOP);
-    (void)torture_pump(run, never, (noticed ? 3000 : 300) * MILLISECOND);
-    torture_signal(&run->processes, victim, SIGCONT);
-}
-
-static void kill_and_restart(torture_run *run, torture_victim victim)
-{
-    kill_one(run, victim);
-    (void)torture_pump(run, never, torture_draw(&run->random, 500) * MILLISECOND);
-    (void)torture_bring_up(run, victim);
-}
-
-static void quit_and_restart(torture_run *run, torture_victim victim)
-{
-    if (victim == TORTURE_PREFILL)
-        quit_prefill(run);
+    if (which == TORTURE_BOOTSTRAP)
+        torture_signal(&run->processes, which, SIGTERM);
     else
-        torture_end_decode(run);
-    (void)torture_bring_up(run, victim);
+        torture_tell(run, which, json_pack("{s:b}", "quit", 1));
 }
 
-void torture_inject(torture_run *run, torture_fault fault)
+/* A prefill says with its status that rooms have failed. */
+static bool is_good_end(const torture_run *run, torture_victim which, int status)
 {
-    torture_victim victim;
-    if (!torture_fault_hits(fault, &victim))
+    if (which == TORTURE_DECODE && !run->summed_up)
+        return false;
+    return status == TOOL_FINE || (which == TORTURE_PREFILL && status == TOOL_ROOM);
+}
+
+void torture_quit(torture_run *run, torture_victim which)
+{
+    const char *name = run->processes.children[which].name;
+    ask_to_quit(run, which);
+    bool in_time = await_end(run, which);
+    if (run->result.abandoned)
         return;
-    run->result.effects[fault].injected++;
-    run->last[victim] = (torture_last){.fault = fault, .at = clock_now()};
-    if (fault == FAULT_STOP_PREFILL || fault == FAULT_STOP_DECODE)
-        stop_and_continue(run, victim);
-    else if (fault == FAULT_RESTART_PREFILL || fault == FAULT_RESTART_DECODE)
-        quit_and_restart(run, victim);
+    if (!in_time) {
+        torture_break(&run->result, "the %s process was asked to quit and doesn't end", name);
+        torture_signal(&run->processes, which, SIGKILL);
+    }
+    int status = torture_reap(&run->processes, which);
+    if (in_time && !is_good_end(run, which, status))
+        torture_break(&run->result, "the %s process was asked to quit and ended with status %d%s",
+                      name, status,
+                      which == TORTURE_DECODE && !run->summed_up ? ", without a summary" : "");
+    forget(run, which);
+}
+
+/* ---- Faults --------------------------------------------------------------------------------------- */
+
+static void pass_time(torture_run *run, unsigned milliseconds)
+{
+    (void)torture_pump(run, torture_interrupted, milliseconds * MILLISECOND);
+}
+
+static void stop_and_continue(torture_run *run, const torture_step *step)
+{
+    run->stopped[step->victim] = true;
+    torture_signal(&run->processes, step->victim, SIGSTOP);
+    pass_time(run, step->down_ms);
+    torture_signal(&run->processes, step->victim, SIGCONT);
+    run->stopped[step->victim] = false;
+    run->runs_since[step->victim] = clock_now();
+}
+
+static void starve_and_feed(torture_run *run, const torture_step *step)
+{
+    if (!torture_starve(&run->processes, step->victim)) {
+        refuse(run, TOOL_ENVIRONMENT, "can't lower the descriptor limit of a process");
+        run->given_up = true;
+        return;
+    }
+    pass_time(run, step->down_ms);
+    torture_feed(&run->processes, step->victim);
+}
+
+static void restart(torture_run *run, const torture_step *step)
+{
+    if (step->fault == FAULT_RESTART_PREFILL || step->fault == FAULT_RESTART_DECODE)
+        torture_quit(run, step->victim);
     else
-        kill_and_restart(run, victim);
-    run->healed_from = clock_now();
+        kill_one(run, step->victim);
+    pass_time(run, step->down_ms);
+    if (step->victim == TORTURE_PREFILL)
+        run->processes.slowness = step->slowness;
+    if (!run->result.abandoned)
+        (void)torture_bring_up(run, step->victim);
+}
+
+static void record(torture_result *result, const torture_step *step)
+{
+    result->effects[step->fault].injected++;
+    if (result->steps < TORTURE_STEPS)
+        result->schedule[result->steps++] = *step;
+}
+
+void torture_inject(torture_run *run, const torture_step *step)
+{
+    torture_last *last = &run->last[step->victim];
+    record(&run->result, step);
+    *last = (torture_last){.fault = step->fault, .at = clock_now()};
+    if (step->fault == FAULT_STOP_PREFILL || step->fault == FAULT_STOP_DECODE)
+        stop_and_continue(run, step);
+    else if (step->fault == FAULT_STARVE_DESCRIPTORS)
+        starve_and_feed(run, step);
+    else
+        restart(run, step);
+    last->over = run->healed_from = clock_now();
     run->rooms_since = 0;
 }

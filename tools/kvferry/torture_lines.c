@@ -8,9 +8,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* After this long without the decode's side a sender is aborted, as a router would. */
-static const uint64_t orphan_age = UINT64_C(1000000000);
-
 static const int look_again_ms = 100;
 
 void torture_count(torture_tally *tally, const char *name)
@@ -28,6 +25,8 @@ void torture_count(torture_tally *tally, const char *name)
 void torture_break(torture_result *result, const char *format, ...)
 {
     va_list arguments;
+    if (result->abandoned)
+        return;
     if (result->broken_count < TORTURE_BROKEN) {
         message *text = &result->broken[result->broken_count];
         va_start(arguments, format);
@@ -37,122 +36,78 @@ void torture_break(torture_result *result, const char *format, ...)
     result->broken_count++;
 }
 
-static const char *text_of(const json_t *line, const char *key)
+const char *torture_text_of(const json_t *line, const char *key)
 {
     const char *text = json_string_value(json_object_get(line, key));
     return text == NULL ? "" : text;
 }
 
-static uint64_t number_of(const json_t *line, const char *key)
+uint64_t torture_number_of(const json_t *line, const char *key)
 {
     return (uint64_t)json_integer_value(json_object_get(line, key));
 }
 
-/* Where the room is kept: NULL for one of a decode process that is gone. */
-static torture_room *place_of(torture_run *run, uint64_t id)
-{
-    uint64_t first = run->processes.decodes * TORTURE_ID_BASE;
-    bool present = id >= first && id - first < TORTURE_ID_BASE;
-    return present ? &run->rooms[(id - first) % TORTURE_IDS] : NULL;
-}
-
-/* NULL as well if another room has taken its place. */
-static torture_room *room_of(torture_run *run, uint64_t id)
-{
-    torture_room *room = place_of(run, id);
-    return room != NULL && room->id == id ? room : NULL;
-}
-
-static bool runs(const torture_run *run, torture_victim which)
+bool torture_takes_lines(const torture_run *run, torture_victim which)
 {
     return run->ready[which] && !run->ended[which];
 }
 
-static void tell(torture_run *run, torture_victim which, json_t *line)
+bool torture_runs(const torture_run *run, torture_victim which)
+{
+    return torture_takes_lines(run, which) && !run->stopped[which];
+}
+
+void torture_tell(torture_run *run, torture_victim which, json_t *line)
 {
     message ignored; /* a process that has just died is noticed by the end of its output */
     (void)child_tell(&run->processes.children[which], line, &ignored);
 }
 
-/* A room's id may be used again when both sides have ended it. */
-static void free_if_over(torture_run *run, const torture_room *room)
+static void raise_to(uint64_t *worst, uint64_t value)
 {
-    if (room->line == NULL && !room->prefill_open && runs(run, TORTURE_DECODE))
-        tell(run, TORTURE_DECODE, json_pack("{s:I}", "free", (json_int_t)room->id));
-}
-
-static void add_effect(torture_effect *effect, uint64_t from, uint64_t failed, uint64_t settled)
-{
-    effect->rooms++;
-    if (failed > from && failed - from > effect->worst_to_failed)
-        effect->worst_to_failed = failed - from;
-    if (settled > from && settled - from > effect->worst_to_settled)
-        effect->worst_to_settled = settled - from;
-}
-
-static bool tells_of_a_lost_peer(const char *status)
-{
-    return strcmp(status, "peer gone") == 0 || strcmp(status, "transport") == 0 ||
-           strcmp(status, "bootstrap") == 0;
+    if (value > *worst)
+        *worst = value;
 }
 
 /* ---- The decode's lines -------------------------------------------------------------------------- */
 
 static void room_opened(torture_run *run, json_t *line)
 {
-    uint64_t id = number_of(line, "open");
-    torture_room *room = place_of(run, id);
+    uint64_t id = torture_number_of(line, "open");
+    torture_room *room = torture_room_place(run, id);
     if (room == NULL)
         return;
     run->result.rooms++;
     run->result.ids_reused += room->id == id ? 1 : 0;
-    *room = (torture_room){.id = id};
+    *room = (torture_room){.id = id, .opened = clock_now()};
     room->line = json_pack(
         "{s:I, s:O, s:O, s:O}", "room", (json_int_t)id, "pages", json_object_get(line, "pages"),
         "chunks", json_object_get(line, "chunks"), "aux_slot", json_object_get(line, "aux_slot"));
-    if (!runs(run, TORTURE_PREFILL))
+    if (!torture_takes_lines(run, TORTURE_PREFILL))
         return; /* told when it is back */
-    room->prefill_open = true;
-    tell(run, TORTURE_PREFILL, json_incref(room->line));
+    room->told = clock_now();
+    torture_tell(run, TORTURE_PREFILL, json_incref(room->line));
 }
 
 static void abort_there(torture_run *run, const json_t *line)
 {
-    uint64_t id = number_of(line, "abort_there");
-    torture_room *room = room_of(run, id);
-    if (room == NULL || !room->prefill_open)
+    uint64_t id = torture_number_of(line, "abort_there");
+    torture_room *room = torture_room_find(run, id);
+    if (room == NULL || room->told == 0)
         return;
     room->abort_asked = clock_now();
     run->result.effects[FAULT_ABORT_PREFILL].injected++;
-    tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)id));
-}
-
-/* Which fault a failed room of the decode is put down to. */
-static void attribute(torture_run *run, const torture_room *room, const json_t *line)
-{
-    const torture_last *prefill = &run->last[TORTURE_PREFILL];
-    const char *status = text_of(line, "status");
-    uint64_t failed = number_of(line, "failed_ns");
-    uint64_t settled = number_of(line, "settled_ns");
-    uint64_t opened = number_of(line, "opened_ns");
-    torture_effect *effects = run->result.effects;
-    if (strcmp(status, "aborted") == 0)
-        add_effect(&effects[FAULT_ABORT_DECODE], number_of(line, "aborted_ns"), failed, settled);
-    else if (strcmp(status, "peer failed") == 0 && room->abort_asked != 0)
-        add_effect(&effects[FAULT_ABORT_PREFILL], room->abort_asked, failed, settled);
-    else if (strcmp(status, "timeout") == 0 && run->processes.slow)
-        effects[FAULT_SLOW].rooms++;
-    else if (tells_of_a_lost_peer(status) && opened < prefill->at && failed > prefill->at)
-        add_effect(&effects[prefill->fault], prefill->at, failed, settled);
+    torture_tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)id));
 }
 
 static void count_abort(torture_run *run, const json_t *line)
 {
     double landed = json_real_value(json_object_get(line, "landed"));
-    if (strcmp(text_of(line, "abort"), "here") != 0 || number_of(line, "aborted_ns") == 0)
+    if (strcmp(torture_text_of(line, "abort"), "here") != 0 ||
+        torture_number_of(line, "aborted_ns") == 0)
         return;
     run->result.effects[FAULT_ABORT_DECODE].injected++;
-    if (strcmp(text_of(line, "status"), "ok") == 0)
+    if (strcmp(torture_text_of(line, "status"), "ok") == 0)
         return; /* it was over when the abort was asked for */
     run->result.aborts++;
     run->result.aborts_midway += landed > 0.01 && landed < 0.99 ? 1 : 0;
@@ -160,57 +115,71 @@ static void count_abort(torture_run *run, const json_t *line)
 
 static void room_succeeded(torture_run *run, const json_t *line)
 {
-    uint64_t settled = number_of(line, "settled_ns");
-    if (run->healed_from == 0 || number_of(line, "opened_ns") < run->healed_from)
+    uint64_t settled = torture_number_of(line, "settled_ns");
+    if (run->healed_from == 0 || torture_number_of(line, "opened_ns") < run->healed_from)
         return;
     if (run->rooms_since++ == 0 && settled - run->healed_from > run->result.worst_heal)
         run->result.worst_heal = settled - run->healed_from;
 }
 
+static void check_bytes(torture_run *run, uint64_t id, const json_t *line)
+{
+    uint64_t wrong = torture_number_of(line, "wrong_pages");
+    run->result.bytes_verified += torture_number_of(line, "bytes_checked");
+    if (wrong == 0)
+        return;
+    run->result.pages_corrupted += wrong;
+    torture_break(&run->result, "room %llu (%s): %llu pages corrupted; the process's first: %s",
+                  (unsigned long long)id, torture_text_of(line, "status"),
+                  (unsigned long long)wrong, torture_text_of(line, "corrupted"));
+}
+
+static void time_receiver(torture_result *result, const json_t *line)
+{
+    uint64_t opened = torture_number_of(line, "opened_ns");
+    uint64_t failed = torture_number_of(line, "failed_ns");
+    uint64_t settled = torture_number_of(line, "settled_ns");
+    raise_to(&result->worst_decode.end, (failed == 0 ? settled : failed) - opened);
+    raise_to(&result->worst_decode.settled, settled - opened);
+}
+
 static void room_ended(torture_run *run, const json_t *line)
 {
-    uint64_t id = number_of(line, "ended");
-    torture_room *room = room_of(run, id);
-    const char *status = text_of(line, "status");
+    uint64_t id = torture_number_of(line, "ended");
+    torture_room *room = torture_room_find(run, id);
+    const char *status = torture_text_of(line, "status");
     if (room == NULL)
         return;
     torture_count(&run->result.decode, status);
     torture_count(&run->result.proofs, json_is_true(json_object_get(line, "released"))
                                            ? "released, unproven"
-                                           : text_of(line, "proof"));
+                                           : torture_text_of(line, "proof"));
     count_abort(run, line);
-    run->result.bytes_verified += number_of(line, "bytes_checked");
+    check_bytes(run, id, line);
+    time_receiver(&run->result, line);
     if (strcmp(status, "ok") == 0)
         room_succeeded(run, line);
     else
-        attribute(run, room, line);
-    if (number_of(line, "settled_ns") - number_of(line, "opened_ns") > TORTURE_ROOM_LIMIT)
-        torture_break(&run->result, "room %llu took longer than all its deadlines",
-                      (unsigned long long)id);
-    if (number_of(line, "wrong_pages") > 0) {
-        run->result.pages_corrupted += number_of(line, "wrong_pages");
-        torture_break(&run->result, "room %llu (%s): %llu pages corrupted; the process's first: %s",
-                      (unsigned long long)id, status,
-                      (unsigned long long)number_of(line, "wrong_pages"),
-                      text_of(line, "corrupted"));
-    }
+        torture_receiver_failed(run, room, line);
+    torture_receiver_check(run, room, torture_number_of(line, "settled_ns"));
     json_decref(room->line);
     room->line = NULL;
     room->decode_ended = clock_now();
-    free_if_over(run, room);
+    (void)snprintf(room->decode_status, sizeof room->decode_status, "%s", status);
+    torture_room_free(run, room);
 }
 
 /* Counts the wrong pages that weren't found with a room: canaries. */
 static void summed_up(torture_run *run, const json_t *line)
 {
     run->summed_up = true;
-    run->result.bytes_verified += number_of(line, "bytes_checked");
-    run->result.canaries_corrupted += number_of(line, "canaries_corrupted");
-    run->result.pages_released += number_of(line, "pages_released");
-    run->result.released_written += number_of(line, "released_written");
-    if (number_of(line, "canaries_corrupted") > 0)
+    run->result.bytes_verified += torture_number_of(line, "bytes_checked");
+    run->result.canaries_corrupted += torture_number_of(line, "canaries_corrupted");
+    run->result.pages_released += torture_number_of(line, "pages_released");
+    run->result.released_written += torture_number_of(line, "released_written");
+    if (torture_number_of(line, "canaries_corrupted") > 0)
         torture_break(&run->result, "canaries of %llu unused pages were overwritten",
-                      (unsigned long long)number_of(line, "canaries_corrupted"));
+                      (unsigned long long)torture_number_of(line, "canaries_corrupted"));
 }
 
 static void take_decode_line(torture_run *run, json_t *line)
@@ -229,28 +198,34 @@ static void take_decode_line(torture_run *run, json_t *line)
 
 /* ---- The prefill's lines ------------------------------------------------------------------------- */
 
-static void attribute_sender(torture_run *run, const json_t *line)
+static void sender_ended(torture_run *run, torture_room *room, const json_t *line)
 {
-    const torture_last *decode = &run->last[TORTURE_DECODE];
-    uint64_t ended = number_of(line, "ended_ns");
-    if (tells_of_a_lost_peer(text_of(line, "status")) && decode->at != 0 &&
-        number_of(line, "began_ns") < decode->at && ended > decode->at)
-        add_effect(&run->result.effects[decode->fault], decode->at, ended, ended);
+    const char *status = torture_text_of(line, "status");
+    uint64_t ended = torture_number_of(line, "ended_ns");
+    torture_count(&run->result.prefill, status);
+    if (room == NULL)
+        return;
+    room->sender_began = torture_number_of(line, "began_ns");
+    raise_to(&run->result.worst_prefill.end, ended - room->sender_began);
+    raise_to(&run->result.worst_prefill.settled, ended - room->sender_began);
+    if (strcmp(status, "ok") != 0)
+        torture_sender_failed(run, room, line);
 }
 
 /* The sender's side has failed, or its pages aren't in use any more. */
 static void take_prefill_room(torture_run *run, const json_t *line)
 {
-    uint64_t id = number_of(line, "room");
-    torture_room *room = room_of(run, id);
-    if (json_object_get(line, "state") != NULL) {
-        torture_count(&run->result.prefill, text_of(line, "status"));
-        attribute_sender(run, line);
-    }
-    if (room == NULL || strcmp(text_of(line, "safety"), "in use") == 0)
+    torture_room *room = torture_room_find(run, torture_number_of(line, "room"));
+    uint64_t settled = torture_number_of(line, "settled_ns");
+    if (json_object_get(line, "state") != NULL)
+        sender_ended(run, room, line);
+    if (room == NULL)
         return;
-    room->prefill_open = false;
-    free_if_over(run, room);
+    room->sender_failed = strcmp(torture_text_of(line, "safety"), "in use") == 0;
+    if (settled > room->sender_began)
+        raise_to(&run->result.worst_prefill.settled, settled - room->sender_began);
+    if (!room->sender_failed)
+        torture_sender_over(run, room);
 }
 
 /* An abort may cross the room's end. */
@@ -261,9 +236,9 @@ static bool is_harmless(const char *mistake)
 
 static void take_prefill_line(torture_run *run, const json_t *line)
 {
-    const char *mistake = text_of(line, "error");
+    const char *mistake = torture_text_of(line, "error");
     if (json_object_get(line, "ready") != NULL)
-        run->processes.prefill_port = number_of(line, "port");
+        run->processes.prefill_port = torture_number_of(line, "port");
     else if (mistake[0] != '\0' && !is_harmless(mistake))
         torture_break(&run->result, "the prefill process refuses a line: %s", mistake);
     else if (json_object_get(line, "room") != NULL && mistake[0] == '\0')
@@ -272,6 +247,13 @@ static void take_prefill_line(torture_run *run, const json_t *line)
 
 /* ---- The pump ------------------------------------------------------------------------------------ */
 
+static void set_ready(torture_run *run, torture_victim which)
+{
+    run->ready[which] = true;
+    run->runs_since[which] = clock_now();
+}
+
+/* The bootstrap server's lines are nobody's; their end is the end of the process. */
 static void take_lines(torture_run *run, torture_victim which)
 {
     tool_child *child = &run->processes.children[which];
@@ -281,27 +263,14 @@ static void take_lines(torture_run *run, torture_victim which)
     while ((found = line_reader_next(&child->answers, &text, &length)) == LINE_WHOLE) {
         json_t *line = json_loadb(text, length, 0, NULL);
         if (json_object_get(line, "ready") != NULL)
-            run->ready[which] = true;
+            set_ready(run, which);
         if (which == TORTURE_DECODE)
             take_decode_line(run, line);
-        else
+        else if (which == TORTURE_PREFILL)
             take_prefill_line(run, line);
         json_decref(line);
     }
     run->ended[which] = found == LINE_END;
-}
-
-static void abort_orphans(torture_run *run)
-{
-    uint64_t now = clock_now();
-    for (size_t i = 0; i < TORTURE_IDS; i++) {
-        torture_room *room = &run->rooms[i];
-        if (!room->prefill_open || room->line != NULL || room->orphan_aborted ||
-            now - room->decode_ended < orphan_age || !runs(run, TORTURE_PREFILL))
-            continue;
-        room->orphan_aborted = true;
-        tell(run, TORTURE_PREFILL, json_pack("{s:I}", "abort", (json_int_t)room->id));
-    }
 }
 
 static int descriptor_of(const torture_run *run, torture_victim which)
@@ -313,26 +282,35 @@ static int descriptor_of(const torture_run *run, torture_victim which)
 static void take_signal(torture_run *run)
 {
     struct signalfd_siginfo information;
-    run->interrupted = read(run->stop_signals, &information, sizeof information) > 0;
+    if (read(run->stop_signals, &information, sizeof information) > 0)
+        run->signals++;
+    run->result.interrupted = run->signals > 0;
+    run->result.abandoned = run->signals > 1;
+}
+
+bool torture_interrupted(const torture_run *run)
+{
+    return run->signals > 0 && !run->winding_up;
 }
 
 static bool turn(torture_run *run, int wait_ms)
 {
-    static const torture_victim workers[] = {TORTURE_PREFILL, TORTURE_DECODE};
-    struct pollfd sources[] = {{descriptor_of(run, TORTURE_PREFILL), POLLIN, 0},
-                               {descriptor_of(run, TORTURE_DECODE), POLLIN, 0},
-                               {run->stop_signals, POLLIN, 0}};
-    if (poll(sources, 3, wait_ms) < 0)
+    struct pollfd sources[TORTURE_CHILDREN + 1] = {
+        [TORTURE_CHILDREN] = {run->stop_signals, POLLIN, 0}};
+    for (unsigned i = 0; i < TORTURE_CHILDREN; i++)
+        sources[i] = (struct pollfd){descriptor_of(run, (torture_victim)i), POLLIN, 0};
+    if (poll(sources, TORTURE_CHILDREN + 1, wait_ms) < 0)
         return false;
-    for (size_t i = 0; i < 2; i++)
+    for (unsigned i = 0; i < TORTURE_CHILDREN; i++)
         if (sources[i].revents != 0) {
-            (void)line_reader_fill(&run->processes.children[workers[i]].answers);
-            take_lines(run, workers[i]);
+            (void)line_reader_fill(&run->processes.children[i].answers);
+            take_lines(run, (torture_victim)i);
         }
-    if (sources[2].revents != 0)
+    if (sources[TORTURE_CHILDREN].revents != 0)
         take_signal(run);
-    abort_orphans(run);
-    return !run->interrupted;
+    torture_orphans_abort(run);
+    torture_rooms_check(run);
+    return !run->result.abandoned;
 }
 
 bool torture_pump(torture_run *run, bool (*until)(const torture_run *run), uint64_t timeout_ns)

@@ -2,10 +2,12 @@
 #include "clock.h"
 #include "torture.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TEXTS = 32, TEXT_SIZE = 128, ARGUMENTS = 300, START_MS = 20000, END_MS = 5000 };
 
@@ -52,6 +54,7 @@ static void add_common(const torture_processes *processes, arguments *all)
     const torture_options *options = processes->options;
     add(all, "--bootstrap");
     add(all, processes->bootstrap);
+    set(all, "advertise_address", "127.0.0.1");
     set(all, "transports", transports_of(options->transports));
     set(all, "log_level", "error");
     set(all, "heartbeat_interval", "200ms");
@@ -67,27 +70,21 @@ static void add_common(const torture_processes *processes, arguments *all)
     }
 }
 
-/* The faults of the data plane that this prefill process has for life. */
-static void set_faults(torture_processes *processes, arguments *all)
+static void set_faults(const torture_processes *processes, arguments *all)
 {
-    char *text = all->texts[all->text_count++];
-    size_t length = (size_t)snprintf(text, TEXT_SIZE, "fault=");
+    char value[TEXT_SIZE / 2] = "";
     if (processes->slow)
-        length +=
-            (size_t)snprintf(text + length, TEXT_SIZE - length, "hold_ms=%u,transfer_stall=%u",
-                             (unsigned)torture_draw(&processes->random, 10),
-                             100 + (unsigned)torture_draw(&processes->random, 1000));
+        (void)snprintf(value, sizeof value, "hold_ms=%u,transfer_stall=%u",
+                       processes->slowness.hold_ms, processes->slowness.stall);
     if (processes->options->plant != NULL)
-        length += (size_t)snprintf(text + length, TEXT_SIZE - length, "%sack_early=all",
-                                   processes->slow ? "," : "");
-    if (text[length - 1] == '=')
-        return;
-    add(all, "--set");
-    add(all, text);
+        (void)snprintf(value + strlen(value), sizeof value - strlen(value), "%sack_early=all",
+                       processes->slow ? "," : "");
+    if (value[0] != '\0')
+        set(all, "fault", value);
 }
 
 /* Small pieces, few at a time: a transfer takes long enough to be met in its middle. */
-static void list_prefill(torture_processes *processes, arguments *all)
+static void list_prefill(const torture_processes *processes, arguments *all)
 {
     add(all, "prefill");
     add_number(all, "--buffers", TORTURE_BUFFERS);
@@ -97,7 +94,6 @@ static void list_prefill(torture_processes *processes, arguments *all)
     add_number(all, "--aux-item-len", TORTURE_AUX_ITEM);
     add(all, "--quiet");
     add_common(processes, all);
-    set(all, "advertise_address", "127.0.0.1");
     set(all, "registration_check", "200ms");
     set(all, "write_size", "4KiB");
     set(all, "outstanding_bytes", "16KiB");
@@ -168,6 +164,36 @@ void torture_signal(torture_processes *processes, torture_victim which, int sign
 {
     if (processes->children[which].pid > 0)
         (void)kill(processes->children[which].pid, signal_number);
+}
+
+/* The lowest descriptor that is free: with this limit none can be opened, and those above it go on. */
+static rlim_t first_free_descriptor(pid_t pid)
+{
+    char path[64];
+    rlim_t number = 0;
+    do
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%llu", (int)pid,
+                       (unsigned long long)number++);
+    while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+    return number - 1;
+}
+
+bool torture_starve(torture_processes *processes, torture_victim which)
+{
+    struct rlimit *before = &processes->descriptors[which];
+    pid_t pid = processes->children[which].pid;
+    if (prlimit(pid, RLIMIT_NOFILE, NULL, before) != 0)
+        return false;
+    const struct rlimit used = {first_free_descriptor(pid), before->rlim_max};
+    return prlimit(pid, RLIMIT_NOFILE, &used, NULL) == 0;
+}
+
+void torture_feed(torture_processes *processes, torture_victim which)
+{
+    /* If it has ended meanwhile, that is noticed by itself. */
+    if (processes->children[which].pid > 0)
+        (void)prlimit(processes->children[which].pid, RLIMIT_NOFILE, &processes->descriptors[which],
+                      NULL);
 }
 
 int torture_reap(torture_processes *processes, torture_victim which)
