@@ -108,11 +108,10 @@ static bool enough_aborts(const torture_run *run)
 static void say_that_it_ended(torture_run *run, torture_victim which)
 {
     const char *name = run->processes.children[which].name;
+    message how;
     int status = torture_reap(&run->processes, which);
-    if (status < 0)
-        torture_break(&run->result, "the %s process ended by itself, of a signal", name);
-    else
-        torture_break(&run->result, "the %s process ended by itself, with status %d", name, status);
+    torture_break(&run->result, "the %s process ended by itself, %s", name,
+                  torture_how(status, &how));
 }
 
 /* Whether none has ended unasked. */

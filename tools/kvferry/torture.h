@@ -144,6 +144,8 @@ void torture_feed(torture_processes *processes, torture_victim which);
 
 /* Waits for its end, and kills it where that takes longer than 5 s. Returns its exit status, -1 for a signal. */
 int torture_reap(torture_processes *processes, torture_victim which);
+/* That status in words. */
+const char *torture_how(int status, message *how);
 
 /* ---- Faults --------------------------------------------------------------------------------------- */
 

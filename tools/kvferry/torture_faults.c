@@ -123,8 +123,10 @@ static void refuse(torture_run *run, int status, const char *why)
 static void judge_start(torture_run *run, torture_victim which, const char *name)
 {
     message why;
+    message how;
     int status = torture_reap(&run->processes, which);
-    (void)message_set(&why, "the %s process ended at its start with status %d", name, status);
+    (void)message_set(&why, "the %s process ended at its start, %s", name,
+                      torture_how(status, &how));
     if (status == TOOL_USAGE || status == TOOL_ENVIRONMENT)
         refuse(run, status, why.text);
     else
@@ -217,10 +219,11 @@ void torture_quit(torture_run *run, torture_victim which)
         torture_break(&run->result, "the %s process was asked to quit and doesn't end", name);
         torture_signal(&run->processes, which, SIGKILL);
     }
+    message how;
     int status = torture_reap(&run->processes, which);
     if (in_time && !is_good_end(run, which, status))
-        torture_break(&run->result, "the %s process was asked to quit and ended with status %d%s",
-                      name, status,
+        torture_break(&run->result, "the %s process was asked to quit and ended %s%s", name,
+                      torture_how(status, &how),
                       which == TORTURE_DECODE && !run->summed_up ? ", without a summary" : "");
     forget(run, which);
 }

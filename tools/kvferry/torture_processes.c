@@ -200,3 +200,12 @@ int torture_reap(torture_processes *processes, torture_victim which)
 {
     return child_end(&processes->children[which], END_MS);
 }
+
+const char *torture_how(int status, message *how)
+{
+    if (status < 0)
+        (void)message_set(how, "of a signal");
+    else
+        (void)message_set(how, "with status %d", status);
+    return how->text;
+}
