@@ -307,11 +307,11 @@ typedef struct torture_run {
     uint64_t healed_from; /* when the latest fault was over; 0: a room has succeeded since */
     uint64_t rooms_since; /* that have succeeded since then */
     bool summed_up;
-    bool starved;     /* the decode has lost too many pages to rooms that were not proven safe */
-    bool given_up;    /* a process doesn't start */
-    bool winding_up;  /* the first signal has no more to say */
-    int stop_signals; /* a signalfd */
-    unsigned signals;
+    bool starved;      /* the decode has lost too many pages to rooms that were not proven safe */
+    bool given_up;     /* a process doesn't start */
+    bool winding_up;   /* the first signal has no more to say */
+    int stop_signals;  /* a signalfd */
+    uint64_t signaled; /* when the first signal came; 0: none has */
 } torture_run;
 
 /* Whether it is ready and hasn't ended. One that is stopped reads its lines later. */

@@ -145,6 +145,7 @@ void torture_sender_failed(torture_run *run, torture_room *room, const json_t *l
                                   .opened = torture_number_of(line, "began_ns"),
                                   .failed = ended,
                                   .settled = ended};
-    if (!is(failure.status, "peer failed"))
+    bool stalled = run->processes.slow && strstr(failure.reason, "waiting_timeout") != NULL;
+    if (!is(failure.status, "peer failed") && !stalled)
         (void)blame_workers(run, room, TORTURE_PREFILL, &failure);
 }
