@@ -62,9 +62,10 @@ hangs() {
 # await_processes PID COUNT: until it has started so many.
 await_processes() {
     local -A seen=()
-    local try child
+    local try child children
     for ((try = 0; try < 600 && ${#seen[@]} < $2; try++)); do
-        for child in $(cat "/proc/$1/task/$1/children"); do
+        read -ra children <"/proc/$1/task/$1/children" || true
+        for child in "${children[@]}"; do
             seen[$child]=1
         done
         sleep 0.05
