@@ -99,6 +99,7 @@ static void fail_rooms(sim_agent *agent, const char *why)
     sim_node *node = agent->node;
     kvf_error error;
     sim_trace(node->world, node, "decode agent %s is gone: %s", agent->name, why);
+    sim_check_agent_gone(agent, why);
     kvf_error_set(&error, KVF_PEER_GONE, "decode agent %s is gone: %s", agent->name, why);
     sim_incoming *incoming;
     sim_incoming *next;
@@ -159,11 +160,13 @@ void sim_agent_transport_failed(sim_agent *agent, const char *why)
         fail_rooms(agent, why);
 }
 
-/* Planted: how long the peers wait isn't known, only how long this node would. */
+/* Planted: how long the peers wait isn't known, only how long this node would; or nobody is given any time. */
 static uint64_t patience_of(const sim_agent *agent)
 {
     const sim_node *node = agent->node;
     kvf_peer_past past = agent->past;
+    if (node->world->plant == SIM_PLANT_IMPATIENT)
+        return 0;
     if (node->world->plant == SIM_PLANT_LEASE_IGNORED)
         past.lease = 0;
     return kvf_peer_patience(&past, node->heartbeat_timeout);
@@ -180,6 +183,7 @@ void sim_agents_give_up(sim_node *node, uint64_t silence)
     {
         if (silence <= patience_of(agent))
             continue;
+        sim_check_given_up(agent, silence);
         sim_agent_transport_failed(agent, why);
         if (agent->dead)
             continue;

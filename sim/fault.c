@@ -206,6 +206,8 @@ static void die(sim_node *node, uint64_t back)
     kvf_timers_free(&node->timers);
     node->alive = false;
     node->stopped = false;
+    sim_pairs_update(world);
+    sim_pairs_lost(node, KVF_NEVER);
     sim_task_add(world, back, start_again, NULL, 0, node, 0, NULL, 0);
 }
 
@@ -235,7 +237,7 @@ void sim_fault_stop(sim_node *node)
     sim_trace(world, node, "is stopped for %.3f s", (double)(until - world->now) / 1e9);
     node->stopped = true;
     node->stopped_at = world->now;
-    sim_connections_silent(world);
+    sim_pairs_update(world);
     sim_task_add(world, until, end_stop, NULL, 0, node, node->incarnation, NULL, 0);
 }
 
@@ -246,6 +248,8 @@ static void jump(sim_node *node)
     touch_node(node, SIM_FAULT_JUMP, world->now);
     node->clock_offset += leap;
     node->resumed_at = world->now;
+    if (node->prefill)
+        sim_pairs_lost(node, leap);
     sim_node_slept(node, leap);
     sim_trace(world, node, "its clock leaps by %.3f s", (double)leap / 1e9);
 }
@@ -281,10 +285,18 @@ static void shut_down(sim_node *node)
 
 /* ---- Links ---------------------------------------------------------------------------------------- */
 
+static void cut_ends(sim_world *world, sim_task *task)
+{
+    (void)task;
+    sim_pairs_update(world);
+}
+
+/* It has heard nothing for all that time. */
 static void transport_gives_up(sim_world *world, sim_task *task)
 {
     sim_node *decode = task->subject;
-    if (sim_is_cut(world, task->node, decode))
+    if (sim_is_cut(world, task->node, decode) &&
+        sim_pair_silence(task->node, decode) >= SIM_TRANSPORT_TIMEOUT)
         sim_engine_peer_failed(task->node, decode, (uint32_t)task->number, 0, "no answer");
 }
 
@@ -300,7 +312,8 @@ static void cut(sim_world *world)
               (double)(until - world->now) / 1e9);
     world->cut_until[prefill->index][decode->index] = until;
     world->cut_until[decode->index][prefill->index] = until;
-    sim_connections_silent(world);
+    sim_pairs_update(world);
+    sim_task_add(world, until, cut_ends, NULL, 0, NULL, 0, NULL, 0);
     sim_task_add(world, world->now + SIM_TRANSPORT_TIMEOUT, transport_gives_up, prefill,
                  prefill->incarnation, decode, decode->incarnation, NULL, 0);
 }
@@ -310,6 +323,7 @@ static void lose_one(sim_connection *connection)
 {
     sim_node *prefill = connection->prefill;
     sim_node *decode = connection->decode;
+    sim_pair_lost(prefill, decode);
     if (sim_random_chance(&prefill->world->random, 500)) {
         sim_engine_peer_failed(prefill, decode, decode->incarnation, 0, "the transport was reset");
         return;

@@ -167,7 +167,7 @@ static bool is_quiet(const sim_world *world, uint64_t number)
     LL_FOREACH(world->connections, connection)
     {
         if (connection->number == number)
-            return connection->last_arrival <= world->now;
+            return !connection->broken && connection->last_arrival <= world->now;
     }
     return false;
 }

@@ -277,6 +277,7 @@ void sim_inbox_close(sim_inbox *inbox)
         return;
     sim_trace(inbox->node->world, inbox->node, "closes inbox %s", inbox->agent_name);
     inbox->open = inbox->direct ? false : plant == SIM_PLANT_DEATH_IS_SAFE;
+    sim_pair_lost(inbox->writer, inbox->node);
     sim_engine_inbox_closed(inbox);
     if (!inbox->direct || plant == SIM_PLANT_LOSS_IS_SAFE_DIRECT)
         prove_all(inbox, inbox->direct ? KVF_PROOF_WRITER_EXITED : KVF_PROOF_RECEIVER_CLOSED);

@@ -13,6 +13,7 @@ struct sim_link {
     uint32_t decode_incarnation;
     bool broken;
     uint64_t last_arrival;
+    uint64_t held_until; /* by a cut */
     sim_link *next;
 };
 
@@ -61,14 +62,35 @@ void sim_links_free(sim_world *world)
     }
 }
 
+static void arrive(sim_world *world, sim_task *task);
+
+static void arrive_held(sim_world *world, sim_task *task)
+{
+    arrive(world, task);
+}
+
+/* Waits for the end of a cut, in order. */
+static bool is_held(sim_world *world, sim_task *task)
+{
+    sim_link *link = task->subject;
+    bool cut = sim_is_cut(world, link->prefill, link->decode);
+    if (!cut && (task->run == arrive_held || world->now > link->held_until))
+        return false;
+    uint64_t healed = cut ? world->cut_until[link->prefill->index][link->decode->index] : 0;
+    link->held_until = (healed > link->held_until ? healed : link->held_until) + 1;
+    sim_task_add(world, link->held_until, arrive_held, link->decode, task->incarnation, link,
+                 link->held_until, task->bytes, task->length);
+    return true;
+}
+
 /* What a stop or a cut has held up for longer than the heartbeats allow is lost with the connection. */
 static void arrive(sim_world *world, sim_task *task)
 {
     sim_link *link = task->subject;
-    if (sim_is_cut(world, link->prefill, link->decode) ||
-        world->now > task->number + link->prefill->heartbeat_timeout)
+    uint64_t limit = link->prefill->heartbeat_timeout;
+    if (sim_pair_silence(link->prefill, link->decode) > limit || world->now > task->number + limit)
         link->broken = true;
-    if (link->broken)
+    if (link->broken || is_held(world, task))
         return;
     kvf_slice frames[KVF_LETTER_FRAMES];
     size_t count = sim_frames_unpack(task->bytes, task->length, frames, KVF_LETTER_FRAMES);

@@ -110,8 +110,9 @@ struct sim_target {
     bool ready;
     bool requested;
     bool abort_wanted;
-    sim_inbox *inbox; /* that the request named */
-    uint64_t key;     /* in there: the request's epoch, or the room's id at a stock peer */
+    uint64_t connection; /* that the request went over */
+    sim_inbox *inbox;    /* that the request named */
+    uint64_t key;        /* in there: the request's epoch, or the room's id at a stock peer */
     sim_target *prev;
     sim_target *next;
     sim_target *key_prev;

@@ -75,23 +75,29 @@ static void connected(sim_world *world, sim_task *task)
         sim_rank_feed(connection->rank, KVF_LOOKUP_CONNECTED, NULL);
 }
 
-/* At the address: whoever lives there now. A stopped process doesn't finish the handshake. */
+/* At the address: whoever lives there now. Neither over a cut nor with a stopped process does the handshake get
+ * anywhere; it is waited for as long as for a sign of life. */
 static void arrive(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
     sim_node *prefill = connection->prefill;
     sim_node *decode = connection->decode;
     bool listens = prefill->alive && prefill->port == connection->port;
-    if (listens && !prefill->stopped && !sim_is_cut(world, prefill, decode)) {
+    bool silent = sim_pair_of(prefill, decode)->silent;
+    if (listens && !silent) {
         connection->prefill_open = true;
         connection->prefill_incarnation = prefill->incarnation;
         sim_task_add(world, world->now + sim_delay(world, prefill, decode), connected, decode,
                      connection->decode_incarnation, connection, 0, NULL, 0);
         return;
     }
+    if (silent && world->now < task->number + decode->heartbeat_timeout) {
+        sim_task_add(world, world->now + 20 * KVF_MILLISECOND, arrive, NULL, 0, connection,
+                     task->number, NULL, 0);
+        return;
+    }
     connection->broken = true;
-    bool refused = !listens && !sim_is_cut(world, prefill, decode);
-    end_decode(connection, refused ? KVF_MILLISECOND : decode->heartbeat_timeout, false);
+    end_decode(connection, KVF_MILLISECOND, false);
 }
 
 sim_connection *sim_connection_open(sim_rank *rank)
@@ -114,8 +120,18 @@ sim_connection *sim_connection_open(sim_rank *rank)
     if (connection->prefill == NULL)
         abort();
     sim_task_add(world, world->now + sim_delay(world, decode, connection->prefill), arrive, NULL, 0,
-                 connection, 0, NULL, 0);
+                 connection, world->now, NULL, 0);
     return connection;
+}
+
+/* Over a cut link the heartbeats have to tell. */
+static uint64_t notice_delay(const sim_node *from, const sim_node *to)
+{
+    sim_world *world = from->world;
+    uint64_t delay = sim_delay(world, from, to);
+    uint64_t silence = sim_pair_silence(from, to);
+    uint64_t patience = to->heartbeat_timeout > silence ? to->heartbeat_timeout - silence : 0;
+    return sim_is_cut(world, from, to) && patience < delay ? patience : delay;
 }
 
 /* Both ends learn, each in its time. */
@@ -125,24 +141,24 @@ void sim_connection_drop(sim_connection *connection)
         return;
     sim_world *world = connection->decode->world;
     connection->broken = true;
+    sim_check_broken(connection);
     sim_trace(world, connection->decode, "connection to %s breaks", connection->prefill->name);
-    end_decode(connection, sim_delay(world, connection->prefill, connection->decode), true);
-    end_prefill(connection, sim_delay(world, connection->decode, connection->prefill));
+    end_decode(connection, notice_delay(connection->prefill, connection->decode), true);
+    end_prefill(connection, notice_delay(connection->decode, connection->prefill));
 }
 
-/* The kernel of a dead process closes its connections; over a cut link the heartbeats have to notice. */
+/* The kernel of a dead process closes its connections. */
 void sim_connections_of_dead(sim_node *node)
 {
-    sim_world *world = node->world;
     sim_connection *connection;
-    LL_FOREACH(world->connections, connection)
+    LL_FOREACH(node->world->connections, connection)
     {
         if (connection->broken || (connection->decode != node && connection->prefill != node))
             continue;
         sim_node *other = connection->decode == node ? connection->prefill : connection->decode;
-        uint64_t delay = sim_is_cut(world, node, other) ? other->heartbeat_timeout
-                                                        : sim_delay(world, node, other);
+        uint64_t delay = notice_delay(node, other);
         connection->broken = true;
+        sim_check_broken(connection);
         if (other == connection->decode)
             end_decode(connection, delay, true);
         else if (connection->prefill_open)
@@ -150,43 +166,42 @@ void sim_connections_of_dead(sim_node *node)
     }
 }
 
-static bool is_silent(const sim_world *world, const sim_connection *connection)
-{
-    return connection->decode->stopped || connection->prefill->stopped ||
-           sim_is_cut(world, connection->decode, connection->prefill);
-}
-
+/* One end of it that runs has heard nothing for as long as it waits. A stock prefill doesn't look. */
 static void check_silence(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
     const sim_node *prefill = connection->prefill;
-    if (connection->broken || !is_silent(world, connection))
+    const sim_node *decode = connection->decode;
+    uint64_t silence = sim_pair_silence(prefill, decode);
+    bool prefill_notices = !prefill->stopped && silence >= prefill->heartbeat_timeout;
+    bool decode_notices = !decode->stopped && silence >= decode->heartbeat_timeout;
+    if (connection->broken || !connection->prefill_open || (!prefill_notices && !decode_notices))
         return;
-    if (prefill->stopped && !connection->decode->stopped &&
-        world->now >= prefill->stopped_at + connection->decode->heartbeat_timeout)
+    if (prefill->stopped && world->now >= prefill->stopped_at + decode->heartbeat_timeout)
         connection->prefill_silent = true;
     sim_connection_drop(connection);
 }
 
-/* Until one end of it that runs has waited long enough. */
-static uint64_t patience_of(const sim_connection *connection)
+static void check_silence_after(sim_connection *connection, const sim_node *end, uint64_t silence)
 {
-    const sim_node *decode = connection->decode;
-    const sim_node *prefill = connection->prefill;
-    if (decode->stopped || prefill->heartbeat_timeout < decode->heartbeat_timeout)
-        return prefill->stopped ? decode->heartbeat_timeout : prefill->heartbeat_timeout;
-    return decode->heartbeat_timeout;
+    sim_world *world = end->world;
+    uint64_t wait = end->heartbeat_timeout > silence ? end->heartbeat_timeout - silence : 0;
+    sim_task_add(world, world->now + wait, check_silence, NULL, 0, connection, 0, NULL, 0);
 }
 
-/* Called when a node has been stopped or a link cut: the heartbeats notice, if it lasts. */
+/* Called when a stop or a cut has begun or ended: the heartbeats notice, if the silence lasts. */
 void sim_connections_silent(sim_world *world)
 {
     sim_connection *connection;
     LL_FOREACH(world->connections, connection)
     {
-        if (!connection->broken && is_silent(world, connection))
-            sim_task_add(world, world->now + patience_of(connection), check_silence, NULL, 0,
-                         connection, 0, NULL, 0);
+        sim_node *prefill = connection->prefill;
+        sim_node *decode = connection->decode;
+        if (connection->broken || !sim_pair_of(prefill, decode)->silent)
+            continue;
+        uint64_t silence = sim_pair_silence(prefill, decode);
+        check_silence_after(connection, prefill, silence);
+        check_silence_after(connection, decode, silence);
     }
 }
 

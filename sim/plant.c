@@ -35,6 +35,7 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_REPLAY_TAKEN] = "replay-taken",
     [SIM_PLANT_AGENT_FORGOTTEN] = "agent-forgotten",
     [SIM_PLANT_USED_ID_TAKEN] = "used-id-taken",
+    [SIM_PLANT_IMPATIENT] = "impatient",
     [SIM_PLANT_LEASE_IGNORED] = "lease-ignored",
     [SIM_PLANT_STALE_REQUEST_TAKEN] = "stale-request-taken",
     [SIM_PLANT_LOSS_FORGETS_IDS] = "loss-forgets-ids",

@@ -38,6 +38,7 @@ typedef enum sim_plant {
     SIM_PLANT_REPLAY_TAKEN,        /* requests with old epochs are taken */
     SIM_PLANT_AGENT_FORGOTTEN,     /* with its transport, although its control connection lives */
     SIM_PLANT_USED_ID_TAKEN,       /* ids used before with a stock peer are taken */
+    SIM_PLANT_IMPATIENT,           /* after any stop the peers are taken to have given up */
     SIM_PLANT_LEASE_IGNORED,       /* a node that was stopped asks only what it would wait itself */
     SIM_PLANT_STALE_REQUEST_TAKEN, /* and takes what was asked for before it was given up */
     SIM_PLANT_LOSS_FORGETS_IDS,    /* with its connection a stock agent's used ids are forgotten */

@@ -119,6 +119,7 @@ void sim_rank_gone(sim_rank *rank, const char *text)
     kvf_error error;
     kvf_error_set(&error, KVF_PEER_GONE, "prefill rank %u of server %u: %s", rank->rank,
                   rank->group, text);
+    sim_check_rank_gone(rank, text);
     rank->connection = NULL;
     sim_trace(rank->node->world, rank->node, "%s", error.text);
     sim_server_forget(rank->node, rank->group);
@@ -248,6 +249,7 @@ static void disclose(sim_target *target, sim_inbox *inbox)
     }
     sim_inbox_add(inbox, target, inbox->extended ? inbox->last_epoch : receiver->id);
     receiver->side->disclosed = true;
+    target->connection = target->rank->connection->number;
     send_request(target, inbox);
     target->requested = true;
     if (!sim_rank_is_shown(target->rank))

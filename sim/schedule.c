@@ -127,6 +127,7 @@ void sim_node_continue(sim_node *node)
         push(world, task);
         task = next;
     }
+    sim_pairs_update(world);
     sim_node_slept(node, world->now - node->stopped_at);
 }
 

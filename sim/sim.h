@@ -220,13 +220,23 @@ struct sim_connection {
     uint16_t port;
     bool decode_open;
     bool prefill_open;
-    bool broken;          /* nothing more passes */
+    bool broken; /* nothing more passes */
+    uint64_t broken_at;
     bool prefill_silent;  /* that is why: it was stopped for longer than the decode node waits */
     uint64_t given_up_at; /* for that, by the decode node */
     uint64_t last_arrival;
     sim_rank *rank;
     sim_connection *next;
 };
+
+/* What is true of a prefill node and a decode node: see pair.c. */
+typedef struct sim_pair {
+    bool silent; /* neither hears of the other */
+    bool lost;   /* once at least */
+    uint64_t silent_since;
+    uint64_t lost_at;      /* the latest event after which one may call the other gone */
+    uint64_t disturbed_at; /* the latest beginning or end of a silence, or loss */
+} sim_pair;
 
 /* A prefill node said that nothing of a request is under way, and nothing will be. */
 typedef struct sim_acknowledgement {
@@ -304,6 +314,7 @@ struct sim_world {
     bool writer_placed[SIM_NODES][SIM_NODES];
     uint64_t slow[SIM_NODES][SIM_NODES]; /* factor */
     uint64_t cut_until[SIM_NODES][SIM_NODES];
+    sim_pair pairs[SIM_NODES][SIM_NODES];             /* prefill, decode */
     uint64_t pair_healthy_at[SIM_GROUPS][SIM_GROUPS]; /* prefill group, decode group */
     uint32_t pair_faults[SIM_GROUPS][SIM_GROUPS];
     sim_node nodes[SIM_NODES];
@@ -376,6 +387,17 @@ void sim_connections_of_dead(sim_node *node);
 void sim_connections_silent(sim_world *world);
 void sim_notify(const sim_transfer *transfer, const uint8_t *payload, size_t length);
 
+/* pair.c */
+sim_pair *sim_pair_of(const sim_node *a, const sim_node *b);
+uint64_t sim_pair_silence(const sim_node *a, const sim_node *b);
+void sim_pair_disturbed(const sim_node *a, const sim_node *b);
+void sim_pair_lost(const sim_node *a, const sim_node *b);
+bool sim_pair_may_be_lost(const sim_node *a, const sim_node *b);
+bool sim_pair_is_disturbed(const sim_node *a, const sim_node *b, uint64_t since);
+void sim_pairs_update(sim_world *world);
+void sim_pairs_lost(const sim_node *node, uint64_t silence);
+sim_node *sim_node_named(sim_world *world, const char *text);
+
 /* letters.c */
 void sim_links_break(sim_world *world, const sim_node *prefill, const sim_node *decode);
 void sim_links_free(sim_world *world);
@@ -426,6 +448,13 @@ void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request);
 void sim_check_post(const sim_transfer *transfer);
 void sim_check_awake(const sim_transfer *transfer);
 void sim_acknowledgements_free(sim_world *world);
+
+/* check_loss.c */
+void sim_check_agent_gone(const sim_agent *agent, const char *why);
+void sim_check_rank_gone(const sim_rank *rank, const char *why);
+void sim_check_given_up(const sim_agent *agent, uint64_t silence);
+void sim_check_broken(sim_connection *connection);
+bool sim_sender_has_served(const sim_sender *sender, const sim_agent *agent);
 
 /* world.c: runs one seed; false when an invariant was violated. */
 typedef struct sim_options {
