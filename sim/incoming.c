@@ -144,11 +144,14 @@ static void give(sim_sender *sender, sim_incoming *incoming)
         DL_DELETE(sender->incoming, earlier);
     DL_APPEND(sender->incoming, incoming);
     incoming->sender = sender;
+    bool ended = kvf_outcome_is_final(&sender->machine.outcome);
     bool taken = sim_sender_feed(
         sender, &(kvf_sender_event){.kind = KVF_SENDER_REQUESTED, .request = &incoming->request});
     sim_incoming *loser = taken ? earlier : incoming;
     if (earlier != NULL)
         DL_APPEND(sender->incoming, earlier);
+    if (ended && !taken) /* too late to be told with the others */
+        sim_letters_failed(incoming->agent, &incoming->request, &sender->machine.outcome.error);
     if (loser != NULL)
         sim_incoming_free(loser);
 }

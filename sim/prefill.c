@@ -239,10 +239,37 @@ static void free_sender(sim_sender *sender)
     free(sender);
 }
 
+static bool is_written_for(const sim_sender *sender, const sim_incoming *incoming)
+{
+    const sim_transfer *transfer;
+    DL_FOREACH(sender->node->transfers, transfer)
+    {
+        if (transfer->sender == sender && transfer->agent == incoming->agent)
+            return true;
+    }
+    return false;
+}
+
+/* A destination that has given the room up needn't wait for the others. */
+static void free_unwritten(sim_sender *sender)
+{
+    sim_incoming *incoming;
+    sim_incoming *next;
+    DL_FOREACH_SAFE(sender->incoming, incoming, next)
+    {
+        if (!is_written_for(sender, incoming))
+            sim_incoming_free(incoming);
+    }
+}
+
 /* Once a room is final and nothing is under way, only its handle is left; once that is closed, nothing. */
 void sim_sender_release(sim_sender *sender)
 {
-    if (!kvf_outcome_is_final(&sender->machine.outcome) || sender->transfer_count > 0)
+    if (!kvf_outcome_is_final(&sender->machine.outcome))
+        return;
+    if (sender->node->world->plant != SIM_PLANT_STALE_ADDRESSES)
+        free_unwritten(sender);
+    if (sender->transfer_count > 0)
         return;
     sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_DRAINED});
     if (sender->node->world->plant == SIM_PLANT_STALE_ADDRESSES) {
