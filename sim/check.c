@@ -215,23 +215,12 @@ void sim_check_post(const sim_transfer *transfer)
                     (unsigned long long)transfer->epoch, agent->name);
 }
 
-static const sim_connection *find_connection(const sim_world *world, uint64_t number)
-{
-    const sim_connection *connection;
-    LL_FOREACH(world->connections, connection)
-    {
-        if (connection->number == number)
-            break;
-    }
-    return connection;
-}
-
 /* Who goes on after a stop may find pages of others where it wrote, if its peer has given it up meanwhile. */
 void sim_check_awake(const sim_transfer *transfer)
 {
     const sim_agent *agent = transfer->agent;
     const sim_node *node = agent->node;
-    const sim_connection *connection = find_connection(node->world, agent->connection);
+    const sim_connection *connection = sim_connection_find(node->world, agent->connection);
     if (node->stock || transfer->epoch == 0 || connection == NULL || connection->given_up_at == 0 ||
         connection->given_up_at > node->resumed_at)
         return;

@@ -325,9 +325,22 @@ static bool is_meant(const sim_agent *agent, const sim_node *decode, uint32_t in
 
 /* The transport gives a peer up: its agent is buried, then its transfers end; what the writer doesn't
  * place itself may still land. */
+static void mark_inboxes(const sim_node *node, const sim_node *decode, uint32_t incarnation,
+                         uint64_t number)
+{
+    sim_inbox *inbox;
+    DL_FOREACH(decode->inboxes, inbox)
+    {
+        if (inbox->writer == node && decode->incarnation == incarnation &&
+            (number == 0 || inbox->number == number))
+            inbox->transport_lost = true;
+    }
+}
+
 void sim_engine_peer_failed(sim_node *node, sim_node *decode, uint32_t incarnation, uint64_t inbox,
                             const char *text)
 {
+    mark_inboxes(node, decode, incarnation, inbox);
     sim_agent *agent;
     sim_agent *next_agent;
     DL_FOREACH_SAFE(node->agents, agent, next_agent)

@@ -248,6 +248,7 @@ static void jump(sim_node *node)
     touch_node(node, SIM_FAULT_JUMP, world->now);
     node->clock_offset += leap;
     node->resumed_at = world->now;
+    node->leapt_at = world->now;
     if (node->prefill)
         sim_pairs_lost(node, leap);
     sim_node_slept(node, leap);
@@ -359,6 +360,7 @@ static void slow_down(sim_world *world)
     touch_pair(world, prefill, decode, SIM_FAULT_SLOW, until);
     sim_trace(world, prefill, "writes slowly to %s", decode->name);
     world->slow[prefill->index][decode->index] = 200;
+    world->slow_until[prefill->index][decode->index] = until;
     sim_task_add(world, until, end_slow, NULL, 0, NULL,
                  prefill->index * (uint64_t)SIM_NODES + decode->index, NULL, 0);
 }

@@ -201,6 +201,7 @@ void sim_inbox_notified(sim_node *node, uint64_t number, kvf_slice payload)
         return;
     }
     event.notice = &notice;
+    sim_check_heard(target->receiver->side, inbox, event.agent_name, &notice);
     sim_receiver_notified(target->receiver, &event);
 }
 
@@ -236,7 +237,7 @@ static void writer_exited(sim_world *world, sim_task *task)
     }
     if (inbox == NULL)
         return;
-    prove_all(inbox, KVF_PROOF_WRITER_EXITED);
+    prove_all(inbox, kvf_fence_proof(inbox->direct, true));
     release(inbox);
 }
 
@@ -279,8 +280,9 @@ void sim_inbox_close(sim_inbox *inbox)
     inbox->open = inbox->direct ? false : plant == SIM_PLANT_DEATH_IS_SAFE;
     sim_pair_lost(inbox->writer, inbox->node);
     sim_engine_inbox_closed(inbox);
-    if (!inbox->direct || plant == SIM_PLANT_LOSS_IS_SAFE_DIRECT)
-        prove_all(inbox, inbox->direct ? KVF_PROOF_WRITER_EXITED : KVF_PROOF_RECEIVER_CLOSED);
+    kvf_proof proof = kvf_fence_proof(inbox->direct, plant == SIM_PLANT_LOSS_IS_SAFE_DIRECT);
+    if (proof != KVF_PROOF_NONE)
+        prove_all(inbox, proof);
     else if (inbox->targets != NULL)
         await_exit(inbox);
     release(inbox);

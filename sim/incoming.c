@@ -127,6 +127,7 @@ static bool overwrite(sim_sender *sender, sim_incoming *incoming)
 static void give(sim_sender *sender, sim_incoming *incoming)
 {
     kvf_error error;
+    sim_check_given(sender, incoming);
     if (bind(incoming, &error) != KVF_OK) {
         sim_letters_failed(incoming->agent, &incoming->request, &error);
         sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});

@@ -83,6 +83,16 @@ static bool is_held(sim_world *world, sim_task *task)
     return true;
 }
 
+static void lost(const sim_link *link, const sim_task *task)
+{
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_letter letter;
+    kvf_error error;
+    size_t count = sim_frames_unpack(task->bytes, task->length, frames, KVF_LETTER_FRAMES);
+    if (kvf_letter_decode(frames, count, &letter, &error) == KVF_OK)
+        sim_check_letter_lost(sim_inbox_find(link->decode, letter.agent_name));
+}
+
 /* What a stop or a cut has held up for longer than the heartbeats allow is lost with the connection. */
 static void arrive(sim_world *world, sim_task *task)
 {
@@ -90,6 +100,8 @@ static void arrive(sim_world *world, sim_task *task)
     uint64_t limit = link->prefill->heartbeat_timeout;
     if (sim_pair_silence(link->prefill, link->decode) > limit || world->now > task->number + limit)
         link->broken = true;
+    if (link->broken)
+        lost(link, task);
     if (link->broken || is_held(world, task))
         return;
     kvf_slice frames[KVF_LETTER_FRAMES];
@@ -120,12 +132,14 @@ static void send_letter(sim_agent *agent, const kvf_letter *letter)
     if (agent->link == NULL || agent->link->broken)
         agent->link = open_link(agent);
     /* max_waiting_letters leaves no place for it. */
-    if (agent->link->broken || sim_faulty_now(world, SIM_FAULT_LIMIT, 60))
+    bool dropped = agent->link->broken || sim_faulty_now(world, SIM_FAULT_LIMIT, 60);
+    bool cut = !dropped && sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60);
+    if ((dropped || cut) && agent->link->decode != NULL)
+        sim_check_letter_lost(sim_inbox_find(agent->link->decode, letter->agent_name));
+    if (dropped)
         return;
     kvf_letter_encode(letter, head, frames);
-    size_t count = sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60)
-                       ? sim_random_below(&world->random, KVF_LETTER_FRAMES)
-                       : KVF_LETTER_FRAMES;
+    size_t count = cut ? sim_random_below(&world->random, KVF_LETTER_FRAMES) : KVF_LETTER_FRAMES;
     post(agent->link, frames, count, 0);
     if (sim_faulty_now(world, SIM_FAULT_REPEAT, 80))
         post(agent->link, frames, count, 1 + sim_random_below(&world->random, KVF_SECOND));

@@ -107,6 +107,14 @@ static unsigned print_faults(const sim_tally *tally)
     return zeros;
 }
 
+static unsigned missing_proofs(const sim_tally *tally)
+{
+    unsigned missing = 0;
+    for (unsigned i = 1; i <= KVF_PROOF_TRANSPORT_DONE; i++)
+        missing += tally->proofs[i] == 0;
+    return missing;
+}
+
 static bool print_sum(const sim_command *command, const sim_tally *tally, double seconds)
 {
     uint64_t ended = tally->succeeded + tally->failed + tally->lost;
@@ -136,9 +144,12 @@ static bool print_sum(const sim_command *command, const sim_tally *tally, double
         return true;
     if (zeros > 0)
         printf("FAILED: %u zeros in the table: those faults met no room in that state\n", zeros);
+    unsigned missing = missing_proofs(tally);
+    if (missing > 0)
+        printf("FAILED: %u kinds of proof never occurred\n", missing);
     if (rate < 20 || rate > 90)
         printf("FAILED: %.1f %% succeeded; the mix is right between 20 and 90\n", rate);
-    return zeros == 0 && rate >= 20 && rate <= 90;
+    return zeros == 0 && missing == 0 && rate >= 20 && rate <= 90;
 }
 
 /* ---- Running -------------------------------------------------------------------------------------- */

@@ -166,6 +166,17 @@ void sim_connections_of_dead(sim_node *node)
     }
 }
 
+sim_connection *sim_connection_find(const sim_world *world, uint64_t number)
+{
+    sim_connection *connection;
+    LL_FOREACH(world->connections, connection)
+    {
+        if (connection->number == number)
+            break;
+    }
+    return connection;
+}
+
 /* One end of it that runs has heard nothing for as long as it waits. A stock prefill doesn't look. */
 static void check_silence(sim_world *world, sim_task *task)
 {
@@ -311,21 +322,22 @@ static size_t truncate_message(sim_world *world, kvf_slice *frames, size_t count
     return count;
 }
 
-static void cut_short(sim_connection *connection, sim_instance *instance, kvf_slice *frames,
+static bool cut_short(sim_connection *connection, sim_instance *instance, kvf_slice *frames,
                       size_t *count)
 {
     sim_world *world = connection->decode->world;
     if (connection->prefill->stock || !sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60))
-        return;
+        return false;
     *count = kvf_letter_is_one(frames, *count) ? sim_random_below(&world->random, KVF_LETTER_FRAMES)
                                                : truncate_message(world, frames, *count);
     sim_fault_touch(instance, SIM_FAULT_TRUNCATION);
     sim_fault_meets(world, SIM_FAULT_TRUNCATION, &instance->senders[connection->prefill->rank]);
     sim_trace(world, connection->decode, "room %llu: the message to %s is cut short",
               (unsigned long long)instance->id, connection->prefill->name);
+    return true;
 }
 
-void sim_connection_send(sim_connection *connection, sim_instance *instance,
+bool sim_connection_send(sim_connection *connection, sim_instance *instance,
                          const kvf_slice *frames, size_t count)
 {
     sim_world *world = connection->decode->world;
@@ -333,14 +345,14 @@ void sim_connection_send(sim_connection *connection, sim_instance *instance,
     memcpy(copy, frames, count * sizeof *frames);
     if (connection->broken) {
         send_to_whoever(connection, copy, count);
-        return;
+        return false;
     }
-    cut_short(connection, instance, copy, &count);
+    bool whole = !cut_short(connection, instance, copy, &count);
     send_once(connection, copy, count, 0);
     if (sim_faulty_now(world, SIM_FAULT_STOP, 20)) /* it will find the message when it goes on */
         sim_fault_stop(connection->prefill);
     if (!sim_faulty_now(world, SIM_FAULT_REPEAT, 150))
-        return;
+        return whole;
     instance->id_tainted = true;
     instance->asked_twice = true;
     sim_fault_touch(instance, SIM_FAULT_REPEAT);
@@ -348,6 +360,7 @@ void sim_connection_send(sim_connection *connection, sim_instance *instance,
               1 + sim_random_below(&world->random, 1500 * KVF_MILLISECOND));
     sim_trace(world, connection->decode, "room %llu: the message to %s will come twice",
               (unsigned long long)instance->id, connection->prefill->name);
+    return whole;
 }
 
 /* ---- Notifications: no order among them ---------------------------------------------------------- */

@@ -177,6 +177,7 @@ static void sender_timer(kvf_timer *timer, uint64_t now)
     (void)now;
     sim_sender *sender = (sim_sender *)((char *)timer - offsetof(sim_sender, timer));
     sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_TIMER});
+    sim_sender_release(sender);
 }
 
 /* ---- Rooms ---------------------------------------------------------------------------------------- */
@@ -198,6 +199,7 @@ void sim_sender_open(sim_side *side)
                             node->world->limits.destinations);
     sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_OPENED});
     sim_incoming_take_held(sender);
+    sim_sender_release(sender);
 }
 
 void sim_sender_send(sim_sender *sender, const uint32_t *pages, uint32_t count)
@@ -412,6 +414,7 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     if (node->world->plant == SIM_PLANT_DUMMY_IGNORED && kvf_request_is_dummy(&request))
         return;
     if (sim_agent_find(node, &request, connection, &agent, &error) != KVF_OK) {
+        sim_check_refused(node, &request);
         sim_incoming_refuse(node, sender, request.room, &error);
         return;
     }

@@ -223,8 +223,10 @@ static void send_request(sim_target *target, const sim_inbox *inbox)
                                  &pages);
     fill_request(target, inbox, kvf_bytes_slice(&pages), &request);
     kvf_request_encode(profile, &request, &message);
-    sim_connection_send(target->rank->connection, receiver->side->instance, message.frames,
-                        message.frame_count);
+    bool whole = sim_connection_send(target->rank->connection, receiver->side->instance,
+                                     message.frames, message.frame_count);
+    if (!whole && target == &receiver->targets[0])
+        receiver->side->request_lost = true;
     kvf_bytes_free(&pages);
 }
 
@@ -288,8 +290,9 @@ void sim_rank_ask_to_stop(sim_target *target)
     if (target->rank->connection == NULL || target->abort_wanted)
         return;
     kvf_letter_encode(&letter, head, frames);
-    sim_connection_send(target->rank->connection, target->receiver->side->instance, frames,
-                        KVF_LETTER_FRAMES);
+    if (!sim_connection_send(target->rank->connection, target->receiver->side->instance, frames,
+                             KVF_LETTER_FRAMES))
+        sim_check_letter_lost(target->inbox);
 }
 
 void sim_ranks_open(sim_node *node)

@@ -115,7 +115,8 @@ struct sim_node {
     uint64_t clock_offset; /* its clock runs ahead of the world's by this */
     uint64_t stopped_at;
     uint64_t resumed_at;
-    uint64_t wake_at; /* a task will look at the timers then */
+    uint64_t leapt_at; /* its clock */
+    uint64_t wake_at;  /* a task will look at the timers then */
     uint64_t healthy_at;
     uint32_t recent_faults;
     sim_task *backlog;
@@ -153,6 +154,12 @@ struct sim_node {
 
 /* ---- Rooms as the user sees them ----------------------------------------------------------------- */
 
+/* A receiver whose request a sender was given. */
+typedef struct sim_asker {
+    sim_side *receiver;
+    uint64_t connection;
+} sim_asker;
+
 /* One side of a room on one rank: what the user did and was told. Lives as long as the world. */
 struct sim_side {
     sim_instance *instance;
@@ -175,9 +182,17 @@ struct sim_side {
     bool settled;   /* its pages aren't in use any more */
     bool was_asked; /* a sender: some request was given to it */
     bool pinned_by_stranger;
+    bool request_lost; /* on its way, or refused by who can't be told to stop then */
+    bool may_ask;      /* when it failed its writer could be told */
+    uint64_t failed_at;
+    sim_asker askers[SIM_ASKERS];
+    uint32_t asker_count;
+    uint32_t heard_chunks; /* bits, of those that its writer has announced */
+    bool heard_aux;
     uint32_t chunks_sent;
     kvf_poll state;
     kvf_safety safety;
+    kvf_proof proof;
     kvf_error error;
     kvf_status peer_status; /* why the other side gave the room up, as its letter says */
     uint64_t limit;         /* on the node's clock: it must have ended by then */
@@ -313,6 +328,7 @@ struct sim_world {
     uint32_t enabled_faults;
     bool writer_placed[SIM_NODES][SIM_NODES];
     uint64_t slow[SIM_NODES][SIM_NODES]; /* factor */
+    uint64_t slow_until[SIM_NODES][SIM_NODES];
     uint64_t cut_until[SIM_NODES][SIM_NODES];
     sim_pair pairs[SIM_NODES][SIM_NODES];             /* prefill, decode */
     uint64_t pair_healthy_at[SIM_GROUPS][SIM_GROUPS]; /* prefill group, decode group */
@@ -377,7 +393,9 @@ void sim_memory_verify(sim_side *receiver, const sim_side *told);
 uint64_t sim_delay(sim_world *world, const sim_node *from, const sim_node *to);
 bool sim_is_cut(const sim_world *world, const sim_node *a, const sim_node *b);
 sim_connection *sim_connection_open(sim_rank *rank);
-void sim_connection_send(sim_connection *connection, sim_instance *instance,
+sim_connection *sim_connection_find(const sim_world *world, uint64_t number);
+/* False: what arrives isn't whole. */
+bool sim_connection_send(sim_connection *connection, sim_instance *instance,
                          const kvf_slice *frames, size_t count);
 void sim_frames_pack(const kvf_slice *frames, size_t count, kvf_bytes *bytes);
 size_t sim_frames_unpack(const uint8_t *bytes, size_t length, kvf_slice *frames, size_t capacity);
@@ -455,6 +473,15 @@ void sim_check_rank_gone(const sim_rank *rank, const char *why);
 void sim_check_given_up(const sim_agent *agent, uint64_t silence);
 void sim_check_broken(sim_connection *connection);
 bool sim_sender_has_served(const sim_sender *sender, const sim_agent *agent);
+
+/* check_notice.c */
+void sim_check_given(const sim_sender *sender, const sim_incoming *incoming);
+void sim_check_failed(sim_side *side);
+void sim_check_refused(sim_node *prefill, const kvf_request *request);
+void sim_check_letter_lost(sim_inbox *inbox);
+void sim_check_heard(sim_side *side, const sim_inbox *inbox, kvf_slice agent_name,
+                     const kvf_notice *notice);
+void sim_check_released(const sim_side *side);
 
 /* world.c: runs one seed; false when an invariant was violated. */
 typedef struct sim_options {

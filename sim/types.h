@@ -34,6 +34,7 @@ enum {
     SIM_PAGES = 1024, /* pages of failed rooms aren't given out again, so pools are roomy */
     SIM_SLOTS = 512,
     SIM_ITEM_CELLS_MAX = 3,
+    SIM_ASKERS = 4, /* of one sender, at most */
     SIM_ROOM_PAGES = 12,
     SIM_PIECE_CELLS = 4,
     SIM_ADDRESS = 32,      /* of an inbox: node, incarnation, inbox, fenceable; 8 bytes each */

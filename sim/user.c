@@ -218,6 +218,8 @@ static void settled(sim_side *side, const kvf_outcome *outcome)
     side->settled = true;
     if (outcome->safety == KVF_PAGES_RELEASED && !side->node->stock)
         world->tally->released[side->receiver != NULL]++;
+    if (outcome->safety == KVF_PAGES_RELEASED)
+        sim_check_released(side);
     if (outcome->safety != KVF_PAGES_SAFE || sim_is_deceived(side))
         return;
     world->tally->proofs[outcome->proof]++;
@@ -239,8 +241,10 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
         verify_destinations(side);
         sim_check_id(side);
     }
-    if (outcome->state == KVF_FAILED)
+    if (outcome->state == KVF_FAILED) {
         sim_check_reason(side);
+        sim_check_failed(side);
+    }
     at(side, soon(world, 400 * KVF_MILLISECOND), close_task, 0);
 }
 
@@ -280,6 +284,7 @@ void sim_user_told(sim_side *side, const kvf_outcome *outcome)
     }
     side->state = outcome->state;
     side->safety = outcome->safety;
+    side->proof = outcome->proof;
     if (kvf_outcome_is_final(outcome) && !side->ended)
         ended(side, outcome);
     if (kvf_outcome_is_settled(outcome))
