@@ -197,7 +197,7 @@ void sim_inbox_notified(sim_node *node, uint64_t number, kvf_slice payload)
     if (target == NULL) {
         sim_trace(node->world, node, "drops a notification: no room of its peer waits for %.*s",
                   (int)text.length, (const char *)text.data);
-        node->ghosts += node->world->plant == SIM_PLANT_GHOST_ROOMS;
+        node->room_count += node->world->plant == SIM_PLANT_GHOST_ROOMS;
         return;
     }
     event.notice = &notice;

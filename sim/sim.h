@@ -149,7 +149,6 @@ struct sim_node {
     sim_rank ranks[SIM_GROUPS][SIM_RANKS];
     sim_inbox *inboxes;
     kvf_bytes pointers;
-    uint32_t ghosts; /* planted */
 };
 
 /* ---- Rooms as the user sees them ----------------------------------------------------------------- */

@@ -18,7 +18,6 @@ void sim_node_start(sim_node *node)
     node->room_count = 0;
     node->held_count = 0;
     node->held_bytes = 0;
-    node->ghosts = 0;
     /* A stock rank takes any port that is free; what else is restarted comes back where it was. */
     node->port =
         (uint16_t)(50000 + node->index + (node->stock ? SIM_NODES * node->incarnation : 0));
