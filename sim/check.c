@@ -64,100 +64,7 @@ void sim_check_step(sim_world *world, sim_node *node)
     }
 }
 
-/* ---- Why a room failed ---------------------------------------------------------------------------- */
-
-/* The faults of which at least one must have touched the room for the status to be the truth. */
-static uint32_t causes(kvf_status status)
-{
-    switch (status) {
-    case KVF_TIMEOUT:
-        return UINT32_MAX;
-    case KVF_PEER_GONE:
-    case KVF_TRANSPORT:
-        return SIM_BIT(SIM_FAULT_KILL) | SIM_BIT(SIM_FAULT_STOP) | SIM_BIT(SIM_FAULT_CUT) |
-               SIM_BIT(SIM_FAULT_LOSS) | SIM_BIT(SIM_FAULT_JUMP) | SIM_BIT(SIM_FAULT_SHUTDOWN);
-    case KVF_PROTOCOL:
-        return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_REPEAT) | SIM_BIT(SIM_FAULT_LATE) |
-               SIM_BIT(SIM_FAULT_FOREIGN);
-    case KVF_PROFILE:
-    case KVF_OUT_OF_RANGE:
-        return SIM_BIT(SIM_FAULT_TRUNCATION);
-    case KVF_MISMATCH:
-        return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_MISMATCH);
-    case KVF_BOOTSTRAP:
-        return SIM_BIT(SIM_FAULT_BOOTSTRAP);
-    case KVF_LIMIT:
-        return SIM_BIT(SIM_FAULT_LIMIT);
-    case KVF_BUSY:
-        return SIM_BIT(SIM_FAULT_USED_ID);
-    case KVF_WRONG_STATE: /* the other side had ended before it was asked */
-        return UINT32_MAX;
-    default:
-        return 0;
-    }
-}
-
-/* What a letter says happened on some other side of the room. A side that was told by a third one says so. */
-static bool is_peers_reason(const sim_side *side)
-{
-    const sim_instance *instance = side->instance;
-    kvf_status status = side->peer_status;
-    if (status != KVF_ABORTED && status != KVF_SHUTDOWN)
-        return status == KVF_PEER_FAILED ? instance->faults != 0
-                                         : (instance->faults & causes(status)) != 0;
-    for (uint32_t i = 0; i < instance->sender_count + instance->receiver_count; i++) {
-        const sim_side *other = i < instance->sender_count
-                                    ? &instance->senders[i]
-                                    : &instance->receivers[i - instance->sender_count];
-        if (other != side && (status == KVF_ABORTED ? other->aborted : other->shut_down))
-            return true;
-    }
-    return false;
-}
-
-/* Of the id's last room a request may be held still, or one to give it up be under way: they may cost the next
- * room its life, but nobody a byte. */
-static bool met_leftovers(const sim_side *side)
-{
-    kvf_status status = side->error.status;
-    return side->instance->heir && (status == KVF_MISMATCH || status == KVF_PROTOCOL ||
-                                    status == KVF_PEER_GONE || status == KVF_PEER_FAILED);
-}
-
-/* A decode that has given the room up may close what the sender writes to. */
-static bool was_shut_out(const sim_side *side)
-{
-    const sim_instance *instance = side->instance;
-    bool given_up = false;
-    for (uint32_t i = 0; i < instance->receiver_count; i++)
-        given_up = given_up || instance->receivers[i].state == KVF_FAILED;
-    return side->node->prefill && side->error.status == KVF_PEER_GONE && instance->faults != 0 &&
-           given_up;
-}
-
-void sim_check_reason(const sim_side *side)
-{
-    sim_world *world = side->node->world;
-    kvf_status status = side->error.status;
-    bool right;
-    world->tally->statuses[status]++;
-    if (status == KVF_ABORTED)
-        right = side->aborted;
-    else if (status == KVF_SHUTDOWN)
-        right = side->shut_down;
-    else if (status == KVF_PEER_FAILED)
-        right = is_peers_reason(side);
-    else
-        right = (side->instance->faults & causes(status)) != 0 || was_shut_out(side);
-    right = right || met_leftovers(side);
-    if (!right)
-        sim_violate(world, "room %llu on %s failed as \"%s\", but nothing of the kind happened: %s",
-                    (unsigned long long)side->instance->id, side->node->name,
-                    kvf_status_name(status), side->error.text);
-    if (side->error.text[0] == '\0')
-        sim_violate(world, "room %llu on %s failed without a word",
-                    (unsigned long long)side->instance->id, side->node->name);
-}
+/* ---- Ids ------------------------------------------------------------------------------------------ */
 
 /* A stock decode can't tell two rooms of one id apart, and so the second must not be served, as long as neither side has
  * been started again. A name that was cut short is another agent's. */
@@ -235,4 +142,37 @@ void sim_acknowledgements_free(sim_world *world)
         free(world->acknowledgements);
         world->acknowledgements = next;
     }
+}
+
+/* ---- Whom an inbox is for ------------------------------------------------------------------------- */
+
+void sim_check_inbox_made(const sim_inbox *inbox)
+{
+    sim_world *world = inbox->node->world;
+    if (inbox->number >= world->addressee_capacity) {
+        size_t capacity = 2 * inbox->number + 16;
+        sim_addressee *grown = realloc(world->addressees, capacity * sizeof *grown);
+        if (grown == NULL)
+            abort();
+        world->addressees = grown;
+        world->addressee_capacity = capacity;
+    }
+    world->addressees[inbox->number] = (sim_addressee){inbox->writer, inbox->writer_incarnation};
+}
+
+/* What was sent to one process must not be taken by the next one at its address. */
+void sim_check_addressee(const sim_node *prefill, const sim_agent *agent)
+{
+    const sim_world *world = prefill->world;
+    const char *number = strrchr(agent->name, '-');
+    if (sim_node_named(prefill->world, agent->name) == NULL || number == NULL)
+        return;
+    uint64_t inbox = strtoull(number + 1, NULL, 10);
+    if (inbox == 0 || inbox > world->inbox_count)
+        return;
+    const sim_addressee *addressee = &world->addressees[inbox];
+    if (addressee->writer != NULL &&
+        (addressee->writer != prefill || addressee->incarnation != prefill->incarnation))
+        sim_violate(prefill->world, "%s takes what agent %s asked another process for",
+                    prefill->name, agent->name);
 }

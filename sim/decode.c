@@ -90,7 +90,7 @@ static void carry_out(sim_receiver *receiver, const kvf_action *action)
     sim_node *node = receiver->node;
     switch (action->kind) {
     case KVF_ACTION_TIMER:
-        if (node->world->plant != SIM_PLANT_DEATH_UNSEEN)
+        if (node->world->plant != SIM_PLANT_DEADLINE_LOST)
             kvf_timers_set(&node->timers, &receiver->timer, action->deadline);
         break;
     case KVF_ACTION_REQUEST:

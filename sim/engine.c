@@ -111,6 +111,7 @@ static void launch(sim_transfer *transfer, const kvf_write *write)
                   .destination = write->destination,
                   .cells = (uint32_t)(write->length / SIM_CELL)};
     what.writer_placed = transfer->agent->direct;
+    sim_check_post(transfer);
     sim_check_awake(transfer);
     for (uint32_t i = 0; !what.writer_placed && i < what.cells; i++)
         what.contents[i] =

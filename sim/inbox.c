@@ -74,6 +74,7 @@ static sim_inbox *new_inbox(sim_rank *rank)
     }
     (void)snprintf(inbox->agent_name, sizeof inbox->agent_name, "%s-%u-%" PRIu64, node->name,
                    node->incarnation, inbox->number);
+    sim_check_inbox_made(inbox);
     write_metadata(inbox);
     DL_APPEND(node->inboxes, inbox);
     return inbox;

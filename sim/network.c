@@ -261,7 +261,6 @@ size_t sim_frames_unpack(const uint8_t *bytes, size_t length, kvf_slice *frames,
     return count;
 }
 
-/* What was sent to one process must not reach the next one at its address. */
 static void deliver(sim_world *world, sim_task *task)
 {
     sim_connection *connection = task->subject;
@@ -269,9 +268,6 @@ static void deliver(sim_world *world, sim_task *task)
     kvf_slice frames[SIM_FRAMES_MAX];
     if (!connection->prefill_open)
         return;
-    if (prefill->incarnation != connection->prefill_incarnation)
-        sim_violate(world, "what %s sent to %s reaches its successor at the address",
-                    connection->decode->name, prefill->name);
     size_t count = sim_frames_unpack(task->bytes, task->length, frames, SIM_FRAMES_MAX);
     if (task->number == REPEAT && count > 1)
         meets_repeat(world, prefill, frames[1]);

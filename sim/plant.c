@@ -17,6 +17,7 @@ static const char *const names[SIM_PLANTS] = {
     [SIM_PLANT_ABORT_FREES_PAGES] = "B83-abort-frees-pages",
     [SIM_PLANT_WRITE_AFTER_SUCCESS] = "write-after-success",
     [SIM_PLANT_DEATH_UNSEEN] = "B92-death-unseen",
+    [SIM_PLANT_DEADLINE_LOST] = "deadline-lost",
     [SIM_PLANT_LAST_NOT_AWAITED] = "last-chunk-not-awaited",
     [SIM_PLANT_OTHER_AGENT_COUNTED] = "other-agent-counted",
     [SIM_PLANT_SUCCESS_BEFORE_FLUSH] = "success-before-flush",

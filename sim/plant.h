@@ -19,7 +19,8 @@ typedef enum sim_plant {
     SIM_PLANT_LAST_ALWAYS_TRUE,  /* B53: bool("0") */
     SIM_PLANT_ABORT_FREES_PAGES, /* B83: pages are free at the abort, writes go on */
     SIM_PLANT_WRITE_AFTER_SUCCESS,
-    SIM_PLANT_DEATH_UNSEEN,     /* B92: the decode side waits for ever */
+    SIM_PLANT_DEATH_UNSEEN,     /* B92: the decode side doesn't see a prefill die */
+    SIM_PLANT_DEADLINE_LOST,    /* no timer of a receiver is ever set */
     SIM_PLANT_LAST_NOT_AWAITED, /* the last chunk counts for all before it */
     SIM_PLANT_OTHER_AGENT_COUNTED,
     SIM_PLANT_SUCCESS_BEFORE_FLUSH,

@@ -350,7 +350,8 @@ static bool is_refused(sim_agent *agent, const kvf_request *request, kvf_error *
 {
     if (agent->refused_until <= sim_now(agent->node))
         return false;
-    kvf_error_set(error, KVF_PEER_GONE, "this node was stopped, perhaps for too long");
+    kvf_error_set(error, KVF_PEER_GONE,
+                  "this node was stopped, perhaps for longer than agent %s waits", agent->name);
     sim_letters_failed(agent, request, error);
     return true;
 }
@@ -420,6 +421,8 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     }
     if (!is_news(agent, &request))
         return;
+    if (!kvf_request_is_dummy(&request)) /* whose name may have been cut short */
+        sim_check_addressee(node, agent);
     bool refused = is_refused(agent, &request, &error);
     if (refused && sender != NULL)
         sim_incoming_refuse(node, sender, request.room, &error);

@@ -194,6 +194,7 @@ struct sim_side {
     kvf_proof proof;
     kvf_error error;
     kvf_status peer_status; /* why the other side gave the room up, as its letter says */
+    uint64_t opened_at;     /* on the node's clock */
     uint64_t limit;         /* on the node's clock: it must have ended by then */
     uint64_t fence_limit;   /* and its pages must be given back */
 };
@@ -259,6 +260,12 @@ typedef struct sim_acknowledgement {
     uint64_t epoch;
     struct sim_acknowledgement *next;
 } sim_acknowledgement;
+
+/* The process that an inbox was made for; NULL: a stock node's, which is for all. */
+typedef struct sim_addressee {
+    const sim_node *writer;
+    uint32_t incarnation;
+} sim_addressee;
 
 typedef enum sim_bootstrap_mood {
     SIM_BOOTSTRAP_FINE,
@@ -339,6 +346,8 @@ struct sim_world {
     uint64_t connection_count;
     sim_link *links;
     uint64_t inbox_count;
+    sim_addressee *addressees; /* by the number of the inbox */
+    size_t addressee_capacity;
     sim_acknowledgement *acknowledgements;
     uint64_t transfer_count;
     sim_instance *instances;
@@ -463,6 +472,8 @@ void sim_check_reason(const sim_side *side);
 void sim_check_id(const sim_side *sender);
 void sim_check_acknowledges(const sim_agent *agent, const kvf_request *request);
 void sim_check_post(const sim_transfer *transfer);
+void sim_check_inbox_made(const sim_inbox *inbox);
+void sim_check_addressee(const sim_node *prefill, const sim_agent *agent);
 void sim_check_awake(const sim_transfer *transfer);
 void sim_acknowledgements_free(sim_world *world);
 

@@ -38,6 +38,7 @@ static bool open_side(sim_side *side)
         return false;
     }
     side->opened = true;
+    side->opened_at = sim_now(node);
     sim_trace(node->world, node, "room %llu (%u): opened, %u pages",
               (unsigned long long)side->instance->id, side->instance->uid, side->page_count);
     extend(side, SIM_BOOTSTRAP_TIMEOUT);

@@ -150,6 +150,7 @@ static void tear_down(sim_world *world)
     sim_connections_free(world);
     sim_links_free(world);
     sim_acknowledgements_free(world);
+    free(world->addressees);
     sim_router_end(world);
 }
 
