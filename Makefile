@@ -42,7 +42,7 @@ interop-engine: deps
 # SEEDS=1..5000 or SEEDS=42: those seeds; otherwise as many as fit into SIM_SECONDS.
 SIM_SECONDS ?= 60
 sim: build
-	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seconds $(SIM_SECONDS) --coverage)
+	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seeds $$(date +%s)00000.. --seconds $(SIM_SECONDS) --coverage)
 
 # The Python package with the library in it, for pip: BUILD/wheel/dist/*.whl
 wheel:

@@ -126,10 +126,13 @@ static bool has_its_memory(const sim_node *node)
 void sim_check_end(sim_world *world)
 {
     const sim_instance *instance;
+    bool fresh = false;
     DL_FOREACH(world->instances, instance)
     {
         check_instance(world, instance);
+        fresh = fresh || (instance->fresh && instance->faults == 0);
     }
+    world->tally->fresh += fresh;
     for (uint32_t i = 0; i < world->node_count; i++) {
         const sim_node *node = &world->nodes[i];
         if (!has_empty_tables(node))

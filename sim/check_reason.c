@@ -18,7 +18,8 @@ static uint32_t causes(kvf_status status)
     case KVF_PROTOCOL:
         return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_REPEAT) | SIM_BIT(SIM_FAULT_LATE) |
                SIM_BIT(SIM_FAULT_FOREIGN);
-    case KVF_PROFILE:
+    case KVF_PROFILE: /* half or twice the count looks like numbers of the other profile's width */
+        return SIM_BIT(SIM_FAULT_TRUNCATION) | SIM_BIT(SIM_FAULT_MISMATCH);
     case KVF_OUT_OF_RANGE:
         return SIM_BIT(SIM_FAULT_TRUNCATION);
     case KVF_MISMATCH:

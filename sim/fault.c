@@ -38,10 +38,11 @@ void sim_fault_touch(sim_instance *instance, sim_fault fault)
 
 void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side)
 {
+    uint64_t *met = world->tally->faults[fault][side->node->prefill ? 0 : 1];
     if (side->opened && !side->lost && side->ended && !side->settled)
-        world->tally->faults[fault][SIM_FENCING]++;
+        met[SIM_FENCING]++;
     else if (side->opened && !side->closed && !side->lost)
-        world->tally->faults[fault][side->state]++;
+        met[side->state]++;
 }
 
 sim_instance *sim_instance_of(sim_world *world, uint64_t room)
@@ -67,13 +68,27 @@ void sim_fault_limit(sim_node *prefill, const kvf_request *request)
     sim_fault_touch(instance, SIM_FAULT_LIMIT);
     sim_fault_meets(world, SIM_FAULT_LIMIT, &instance->senders[prefill->rank]);
     for (uint32_t i = 0; i < instance->receiver_count; i++)
-        sim_fault_meets(world, SIM_FAULT_LIMIT, &instance->receivers[i]);
+        if (strncmp((const char *)request->agent_name.data, instance->receivers[i].node->name,
+                    strlen(instance->receivers[i].node->name)) == 0)
+            sim_fault_meets(world, SIM_FAULT_LIMIT, &instance->receivers[i]);
+}
+
+/* What a room is born with meets each side when it opens. */
+void sim_fault_meets_newborn(const sim_side *side)
+{
+    sim_world *world = side->node->world;
+    const sim_instance *instance = side->instance;
+    if (side->page_count != instance->page_count)
+        sim_fault_meets(world, SIM_FAULT_MISMATCH, side);
+    if ((instance->faults & SIM_BIT(SIM_FAULT_USED_ID)) != 0)
+        sim_fault_meets(world, SIM_FAULT_USED_ID, side);
 }
 
 typedef bool (*side_filter)(const sim_side *side, const void *what);
 
-/* All sides that pass are met; their rooms are touched, with the other sides. */
-static void touch_sides(sim_world *world, sim_fault fault, side_filter filter, const void *what)
+/* The rooms of all sides that pass are touched, and of these sides those that `hits` passes are met. */
+static void touch_sides(sim_world *world, sim_fault fault, side_filter filter, side_filter hits,
+                        const void *what)
 {
     sim_instance *instance;
     DL_FOREACH(world->instances, instance)
@@ -84,7 +99,8 @@ static void touch_sides(sim_world *world, sim_fault fault, side_filter filter, c
                                  : &instance->receivers[i - instance->sender_count];
             if (!filter(side, what))
                 continue;
-            sim_fault_meets(world, fault, side);
+            if (hits(side, what))
+                sim_fault_meets(world, fault, side);
             sim_fault_touch(instance, fault);
         }
     }
@@ -98,7 +114,7 @@ static bool on_node(const sim_side *side, const void *node)
 static void touch_node(sim_node *node, sim_fault fault, uint64_t until)
 {
     uint64_t healthy = until + SIM_RECOVERY;
-    touch_sides(node->world, fault, on_node, node);
+    touch_sides(node->world, fault, on_node, on_node, node);
     if (node->world->now >= node->healthy_at)
         node->recent_faults = 0;
     node->recent_faults |= SIM_BIT(fault);
@@ -106,27 +122,34 @@ static void touch_node(sim_node *node, sim_fault fault, uint64_t until)
         node->healthy_at = healthy;
 }
 
-typedef struct group_pair {
-    uint32_t prefill;
-    uint32_t decode;
-} group_pair;
+typedef struct node_pair {
+    const sim_node *prefill;
+    const sim_node *decode;
+} node_pair;
 
 static bool in_pair(const sim_side *side, const void *what)
 {
-    const group_pair *pair = what;
-    return side->instance->prefill_group == pair->prefill &&
-           side->instance->decode_group == pair->decode;
+    const node_pair *pair = what;
+    return side->instance->prefill_group == pair->prefill->group &&
+           side->instance->decode_group == pair->decode->group;
+}
+
+static bool on_one_of(const sim_side *side, const void *what)
+{
+    const node_pair *pair = what;
+    return side->node == pair->prefill || side->node == pair->decode;
 }
 
 static void touch_pair(sim_world *world, const sim_node *prefill, const sim_node *decode,
                        sim_fault fault, uint64_t until)
 {
-    group_pair pair = {prefill->group, decode->group};
-    uint64_t *healthy = &world->pair_healthy_at[pair.prefill][pair.decode];
-    touch_sides(world, fault, in_pair, &pair);
+    node_pair pair = {prefill, decode};
+    uint64_t *healthy = &world->pair_healthy_at[prefill->group][decode->group];
+    uint32_t *faults = &world->pair_faults[prefill->group][decode->group];
+    touch_sides(world, fault, in_pair, on_one_of, &pair);
     if (world->now >= *healthy)
-        world->pair_faults[pair.prefill][pair.decode] = 0;
-    world->pair_faults[pair.prefill][pair.decode] |= SIM_BIT(fault);
+        *faults = 0;
+    *faults |= SIM_BIT(fault);
     if (until + SIM_RECOVERY > *healthy)
         *healthy = until + SIM_RECOVERY;
 }
@@ -382,7 +405,7 @@ static void spoil_bootstrap(sim_world *world)
     uint32_t group = (uint32_t)sim_random_below(&world->random, world->prefill_groups);
     sim_bootstrap *bootstrap = &world->bootstraps[group];
     uint64_t until = lasting(world, 3 * KVF_SECOND);
-    touch_sides(world, SIM_FAULT_BOOTSTRAP, of_prefill_group, &group);
+    touch_sides(world, SIM_FAULT_BOOTSTRAP, of_prefill_group, of_prefill_group, &group);
     bool forgets = sim_random_chance(&world->random, 300);
     bool stock = world->nodes[(size_t)group * world->prefill_ranks].stock;
     if (forgets) { /* restarted: a stock rank registers once, and is never found again */

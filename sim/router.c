@@ -82,11 +82,15 @@ static sim_instance *find_heritage(sim_world *world)
     return NULL;
 }
 
-/* `earlier`: the room whose id was chosen; NULL for any. */
-static void choose_id(sim_world *world, sim_instance *instance, sim_instance *earlier)
+static void choose_groups(sim_world *world, sim_instance *instance)
 {
     instance->prefill_group = (uint32_t)sim_random_below(&world->random, world->prefill_groups);
     instance->decode_group = (uint32_t)sim_random_below(&world->random, world->decode_groups);
+}
+
+/* `earlier`: the room whose id was chosen; NULL for any. */
+static void choose_id(sim_world *world, sim_instance *instance, sim_instance *earlier)
+{
     if (earlier == NULL && sim_random_chance(&world->random, 400))
         earlier = find_heritage(world);
     if (earlier != NULL)
@@ -155,11 +159,9 @@ static void plan_faults(sim_world *world, sim_instance *instance)
     }
     if (sim_faulty_now(world, SIM_FAULT_MISMATCH, 40) && instance->page_count > 0) {
         sim_fault_touch(instance, SIM_FAULT_MISMATCH);
-        sim_side *side = &instance->senders[0];
-        side->page_count++;
-        side->opened = true;
-        sim_fault_meets(world, SIM_FAULT_MISMATCH, side);
-        side->opened = false;
+        sim_side *side =
+            &instance->senders[sim_random_below(&world->random, instance->sender_count)];
+        side->page_count += sim_random_chance(&world->random, 500) ? 1 : UINT32_MAX;
     }
 }
 
@@ -173,13 +175,17 @@ static void start_sides(sim_world *world, sim_instance *instance)
                    node_of(world, false, instance->decode_group, i));
 }
 
-static void make_room(sim_world *world, sim_instance *earlier)
+static sim_instance *new_room(sim_world *world)
 {
     sim_instance *instance = calloc(1, sizeof *instance);
     if (instance == NULL)
         abort();
     instance->uid = ++world->instance_count;
-    choose_id(world, instance, earlier);
+    return instance;
+}
+
+static void start_room(sim_world *world, sim_instance *instance)
+{
     bool stock = node_of(world, true, instance->prefill_group, 0)->stock ||
                  node_of(world, false, instance->decode_group, 0)->stock;
     choose_pages(world, instance, !stock);
@@ -188,9 +194,57 @@ static void make_room(sim_world *world, sim_instance *earlier)
     DL_PREPEND(world->instances, instance);
     world->tally->rooms++;
     start_sides(world, instance);
-    if ((instance->faults & SIM_BIT(SIM_FAULT_USED_ID)) != 0)
-        world->tally->faults[SIM_FAULT_USED_ID][KVF_BOOTSTRAPPING] += instance->receiver_count;
     plan_faults(world, instance);
+}
+
+static void make_room(sim_world *world, sim_instance *earlier)
+{
+    sim_instance *instance = new_room(world);
+    choose_groups(world, instance);
+    choose_id(world, instance, earlier);
+    start_room(world, instance);
+}
+
+/* number: its two groups. */
+static void fresh_room(sim_world *world, sim_task *task)
+{
+    sim_instance *instance = new_room(world);
+    instance->fresh = true;
+    instance->prefill_group = (uint32_t)(task->number / SIM_GROUPS);
+    instance->decode_group = (uint32_t)(task->number % SIM_GROUPS);
+    instance->id = world->next_room++;
+    start_room(world, instance);
+}
+
+static void later_of(uint64_t *time, uint64_t other)
+{
+    if (other > *time && other < KVF_NEVER)
+        *time = other;
+}
+
+/* What never heals keeps its own rooms from being fresh, and no others. */
+static uint64_t all_healthy_at(const sim_world *world)
+{
+    uint64_t time = world->now;
+    for (uint32_t i = 0; i < world->node_count; i++)
+        later_of(&time, world->nodes[i].healthy_at);
+    for (uint32_t i = 0; i < SIM_GROUPS; i++) {
+        later_of(&time, world->bootstraps[i].healthy_at);
+        for (uint32_t j = 0; j < SIM_GROUPS; j++)
+            later_of(&time, world->pair_healthy_at[i][j]);
+    }
+    return time;
+}
+
+/* When the last fault has struck: then it is known when the last one will have healed. */
+static void plan_fresh_rooms(sim_world *world, sim_task *task)
+{
+    uint64_t time = all_healthy_at(world);
+    (void)task;
+    for (uint32_t i = 0; i < world->prefill_groups; i++)
+        for (uint32_t j = 0; j < world->decode_groups; j++)
+            sim_task_add(world, time, fresh_room, NULL, 0, NULL, i * (uint64_t)SIM_GROUPS + j, NULL,
+                         0);
 }
 
 static void any_room(sim_world *world, sim_task *task)
@@ -245,6 +299,7 @@ void sim_router_start(sim_world *world)
     for (uint32_t i = 0; i < 6; i++)
         sim_task_add(world, world->faults_until + SIM_RECOVERY + (uint64_t)i * 50 * KVF_MILLISECOND,
                      any_room, NULL, 0, NULL, 0, NULL, 0);
+    sim_task_add(world, world->faults_until, plan_fresh_rooms, NULL, 0, NULL, 0, NULL, 0);
     sim_task_add(world, world->end - (2 * SIM_HOLD_TIMEOUT), close_everything, NULL, 0, NULL, 0,
                  NULL, 0);
 }

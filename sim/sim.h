@@ -213,6 +213,7 @@ struct sim_instance {
         id_tainted; /* messages of it may still be under way: between stock peers the id is spent */
     bool asked_twice;
     bool id_passed_on;
+    bool fresh;                  /* made after everything had healed */
     bool heir;                   /* of the id of a room that had not succeeded everywhere */
     const sim_instance *earlier; /* the id's last user */
     sim_side senders[SIM_RANKS];
@@ -304,7 +305,9 @@ typedef struct sim_tally {
     uint64_t released[2]; /* kvferry sides whose pages were: senders, receivers */
     uint64_t cells;
     uint64_t virtual_time;
-    uint64_t faults[SIM_FAULTS][SIM_FENCING + 1]; /* by the state of the rooms they met */
+    uint64_t fresh; /* seeds with a room, after everything had healed, that nothing exempts */
+    /* By the state of the sides that they met: of prefill nodes, and of decode nodes. */
+    uint64_t faults[SIM_FAULTS][2][SIM_FENCING + 1];
     uint64_t statuses[KVF_STATUS_LAST + 1];
 } sim_tally;
 
@@ -461,6 +464,7 @@ void sim_fault_stop(sim_node *node);
 void sim_fault_limit(sim_node *prefill, const kvf_request *request);
 void sim_fault_touch(sim_instance *instance, sim_fault fault);
 void sim_fault_meets(sim_world *world, sim_fault fault, const sim_side *side);
+void sim_fault_meets_newborn(const sim_side *side);
 sim_instance *sim_instance_of(sim_world *world, uint64_t room); /* the latest with that id */
 void sim_node_start(sim_node *node);
 bool sim_faulty_now(sim_world *world, sim_fault fault, unsigned per_thousand);

@@ -39,6 +39,7 @@ static bool open_side(sim_side *side)
     }
     side->opened = true;
     side->opened_at = sim_now(node);
+    sim_fault_meets_newborn(side);
     sim_trace(node->world, node, "room %llu (%u): opened, %u pages",
               (unsigned long long)side->instance->id, side->instance->uid, side->page_count);
     extend(side, SIM_BOOTSTRAP_TIMEOUT);
@@ -245,6 +246,8 @@ static void ended(sim_side *side, const kvf_outcome *outcome)
     if (outcome->state == KVF_FAILED) {
         sim_check_reason(side);
         sim_check_failed(side);
+        if (sim_faulty_now(world, SIM_FAULT_ABORT, 150)) /* whose user hasn't heard of it yet */
+            sim_user_abort_at(side, soon(world, KVF_MILLISECOND));
     }
     at(side, soon(world, 400 * KVF_MILLISECOND), close_task, 0);
 }
