@@ -111,6 +111,7 @@ static void take_in_what_arrived(kvf_manager *manager)
 /* The rooms fail first, and are then told what the closed inboxes prove. */
 static void lose(kvf_rank *rank, const kvf_error *error)
 {
+    rank->letters = 0;
     take_in_what_arrived(rank->manager);
     kvf_server_forget(rank->manager, rank->key, rank->address_length);
     rank_feed(rank, KVF_LOOKUP_GONE, error);
@@ -131,7 +132,7 @@ static void lose_at_last(kvf_rank *rank)
 static bool may_have_told(const kvf_rank *rank)
 {
     const kvf_target *target;
-    if (!rank->shown || rank->manager->pull == NULL)
+    if (!rank->shown || rank->manager->pull == NULL || rank->letters == KVF_LETTERS_ENDED)
         return false;
     DL_FOREACH(rank->targets, target)
     {
@@ -177,7 +178,7 @@ void kvf_rank_letters_gone(void *user, uint64_t connection)
     {
         if (rank->letters != connection)
             continue;
-        rank->letters = 0;
+        rank->letters = KVF_LETTERS_ENDED;
         if (rank->lost != NULL)
             lose_at_last(rank);
     }

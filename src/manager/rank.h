@@ -17,6 +17,9 @@ struct kvf_server {
     char address[];
 };
 
+/* The connection has ended after all that came over it. */
+#define KVF_LETTERS_ENDED UINT64_MAX
+
 /* One rank of it: where it is, and our connection to it. */
 struct kvf_rank {
     kvf_manager *manager;
@@ -31,7 +34,7 @@ struct kvf_rank {
     bool shown;
     bool connect; /* open the link when no callback of it is running */
     kvf_link link;
-    uint64_t letters; /* the connection its letters come over; 0: none yet */
+    uint64_t letters; /* the connection its letters come over; 0: none yet; KVF_LETTERS_ENDED */
     kvf_error *
         lost; /* the link is, and what it says last may still come over the other one; NULL: it isn't */
     kvf_peer_process process; /* who is at its other end */
