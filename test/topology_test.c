@@ -189,7 +189,7 @@ static void a_bad_request_that_was_held_fails_all_who_asked(void **state)
     test_wait_statistic(&one->prefill[0], requests_held, 1);
     kvf_receiver *receiver = expect(one, 1, 73, -1);
     test_wait_statistic(&one->prefill[0], requests_held, 2);
-    kvf_sender *sender = send(one, 0, 73);
+    kvf_sender *sender = test_sender_open(&one->prefill[0], 73);
     test_sender_ends(&one->prefill[0], sender, KVF_OUT_OF_RANGE, "page 1000");
     test_receiver_ends(&one->decode[1], receiver, KVF_PEER_FAILED, "page 1000");
     assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
