@@ -254,7 +254,7 @@ KVF_PUBLIC int kvf_manager_wait(kvf_manager *manager, kvf_event *events, size_t 
 KVF_PUBLIC int kvf_manager_fd(const kvf_manager *manager);
 
 /* The control port that is bound: what peers are told unless advertise_port is set. Decode listens there for
- * what kvferry peers tell; with extensions=off it binds nothing, and this is 0. */
+ * what kvferry peers tell; with extensions=off it binds nothing, tells no port, and this is 0. */
 KVF_PUBLIC uint16_t kvf_manager_port(const kvf_manager *manager);
 
 /* Counters since the manager was opened, unless a comment says "now". */

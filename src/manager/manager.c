@@ -124,6 +124,9 @@ static kvf_status open_control(kvf_manager *manager, kvf_error *error)
     if (status != KVF_OK)
         return status;
     manager->port = kvf_control_pull_port(manager->pull);
+    manager->told_port = manager->settings.advertise_port == 0
+                             ? manager->port
+                             : (uint16_t)manager->settings.advertise_port;
     manager->pull_busy = true;
     int descriptors[2];
     size_t count = kvf_control_pull_descriptors(manager->pull, descriptors);

@@ -201,6 +201,7 @@ struct kvf_manager {
     char agent_name[KVF_AGENT_NAME_MAX + 1]; /* prefill's; each inbox of decode has its own */
     char host[KVF_HOST_MAX];                 /* what peers are told */
     uint16_t port;                           /* the bound control port; 0: none */
+    uint16_t told_port;                      /* what peers are told; 0: none */
     kvf_bytes
         pointers; /* bases of our buffers, then of our aux buffers, as the request carries them */
     pthread_t thread;

@@ -451,7 +451,7 @@ static void fill_request(const kvf_receiver *receiver, const kvf_inbox *inbox, b
     *request = (kvf_request){
         .room = receiver->room.id,
         .host = kvf_slice_of(manager->host),
-        .port = manager->port,
+        .port = manager->told_port,
         .agent_name = kvf_slice_of(inbox->agent_name),
         .agent_metadata = kvf_bytes_slice(&inbox->metadata),
         .buffers = {manager->pointers.data, 8 * manager->pool.buffer_count},

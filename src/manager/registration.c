@@ -116,9 +116,8 @@ void kvf_registration_timer(kvf_timer *timer, uint64_t now)
 void kvf_registration_start(kvf_manager *manager)
 {
     kvf_registration *registration = &manager->registration;
-    uint64_t port = manager->settings.advertise_port;
     registration->row = (kvf_route_registration){
-        .rank_port = port == 0 ? manager->port : (uint16_t)port,
+        .rank_port = manager->told_port,
         .tp_size = manager->pool.tp_size,
         .dp_size = manager->pool.dp_size,
         .engine_rank = manager->pool.engine_rank,

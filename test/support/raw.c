@@ -288,6 +288,7 @@ void raw_prefill_requested(raw_prefill *prefill, uint64_t room)
     prefill->room = request.room;
     prefill->epoch = request.epoch;
     prefill->extensions = request.extensions;
+    prefill->decode_port = request.port;
     assert_true(
         kvf_slice_to_text(request.agent_name, prefill->agent_name, sizeof prefill->agent_name));
     connect_to(prefill, &request);

@@ -61,6 +61,7 @@ typedef struct raw_prefill {
     uint64_t room;
     uint64_t epoch;
     uint64_t extensions;
+    uint16_t decode_port; /* as told */
     char agent_name[KVF_AGENT_NAME_MAX + 1];
 } raw_prefill;
 
