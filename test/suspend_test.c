@@ -212,6 +212,59 @@ static void what_was_asked_of_it_meanwhile_is_refused(void **state)
     run(&what, *state);
 }
 
+/* Its peer hasn't noticed: it looks only once a minute. What it asks for soon afterwards is refused as well, and it hears
+ * why, over the connection of before. */
+static void what_is_asked_of_it_soon_afterwards_is_refused(void **state)
+{
+    static const char *const unnoticing[] = {"heartbeat_interval", "60s", "heartbeat_timeout", "2s",
+                                             NULL};
+    static const scenario what = {await_room_2, patient, 2};
+    child prefill = start(&what, *state);
+    test_bootstrap bootstrap;
+    test_worker decode;
+    char line[512];
+    int status = -1;
+    test_use_engine(*state);
+    test_bootstrap_open(&bootstrap);
+    test_worker_open(&decode, KVF_DECODE, NULL, bootstrap.address, unnoticing);
+    test_worker_fill(&decode);
+    assert_true(write(prefill.orders, bootstrap.address, strlen(bootstrap.address)) > 0);
+    kvf_receiver *receiver = ask(&decode, bootstrap.address, 1);
+    report(&prefill, line, sizeof line);
+    assert_string_equal(line, "ready\n");
+    test_receiver_ends(&decode, receiver, KVF_OK, NULL);
+    kvf_receiver_close(receiver);
+    test_worker_fill(&decode);
+    assert_int_equal(kill(prefill.pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(prefill.pid, &status, WUNTRACED), prefill.pid);
+    usleep(2300 * 1000);
+    assert_int_equal(kill(prefill.pid, SIGCONT), 0);
+    receiver = ask(&decode, bootstrap.address, 2);
+    report(&prefill, line, sizeof line);
+    bool late = atoi(line) == KVF_OK; /* it was asked after its time had passed */
+    if (!late && (atoi(line) != KVF_PEER_GONE || strstr(line, "was stopped") == NULL))
+        fail_msg("the prefill's room ended with: %s", line);
+    if (!late) {
+        test_receiver_ends(&decode, receiver, KVF_PEER_FAILED,
+                           "peer gone: this prefill was stopped");
+        assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+        for (size_t i = 0; i < PAGES; i++)
+            assert_true(test_page_untouched(&decode, i));
+    }
+    report(&prefill, line, sizeof line);
+    assert_int_equal(atoi(line), KVF_PAGES_SAFE);
+    assert_int_equal(test_statistics(&decode).peers_lost, 0);
+    kvf_receiver_close(receiver);
+    assert_int_equal(waitpid(prefill.pid, &status, 0), prefill.pid);
+    assert_int_equal(status, 0);
+    (void)fclose(prefill.reports);
+    (void)close(prefill.orders);
+    test_worker_close(&decode);
+    test_bootstrap_close(&bootstrap);
+    if (late)
+        exit(INCONCLUSIVE);
+}
+
 /* In a process of its own: the second child must be made before UCX is used, too. */
 static bool holds(const struct CMUnitTest *test)
 {
@@ -241,6 +294,8 @@ int main(void)
         ON("tcp", who_was_stopped_writes_no_more),
         ON("shm", what_was_asked_of_it_meanwhile_is_refused),
         ON("tcp", what_was_asked_of_it_meanwhile_is_refused),
+        ON("shm", what_is_asked_of_it_soon_afterwards_is_refused),
+        ON("tcp", what_is_asked_of_it_soon_afterwards_is_refused),
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
         if (!holds(&tests[i]))
