@@ -78,7 +78,8 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
                                         request->agent_metadata))
         status = kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
                                found->name);
-    if (status == KVF_OK && found == NULL && node->agent_count >= node->world->limits.peers) {
+    if (status == KVF_OK && found == NULL && !node->stock &&
+        node->agent_count >= node->world->limits.peers) {
         sim_fault_limit(node, request);
         status = kvf_error_set(error, KVF_LIMIT, "too many peers");
     }
@@ -194,10 +195,13 @@ void sim_agents_give_up(sim_node *node, uint64_t silence)
     sim_agents_reap(node);
 }
 
+/* A stock prefill has no monitor: it writes on to whoever takes it. */
 void sim_prefill_connection_gone(sim_node *node, uint64_t connection)
 {
     sim_agent *agent;
     sim_agent *next;
+    if (node->stock)
+        return;
     DL_FOREACH_SAFE(node->agents, agent, next)
     {
         if (agent->connection == connection)

@@ -31,12 +31,10 @@ static bool is_broken(const sim_world *world, uint64_t number)
     return connection == NULL || connection->broken;
 }
 
-/* No letter of that agent gets through, or one was lost, or its writes may never be known to have ended. */
+/* One from or to that agent. */
 static bool was_letter_lost(const sim_side *receiver, uint64_t since)
 {
-    const sim_inbox *inbox =
-        receiver->receiver == NULL ? NULL : receiver->receiver->targets[0].inbox;
-    return inbox != NULL && inbox->letter_lost && inbox->letter_lost_at >= since;
+    return receiver->letter_lost && receiver->letter_lost_at >= since;
 }
 
 static bool is_excused(const expectation *expected)
@@ -226,12 +224,15 @@ void sim_check_refused(sim_node *prefill, const kvf_request *request)
     }
 }
 
-void sim_check_letter_lost(sim_inbox *inbox)
+/* Each of the agent's rooms may be the one that it was about. */
+void sim_check_letter_lost(const sim_inbox *inbox)
 {
-    if (inbox == NULL)
-        return;
-    inbox->letter_lost = true;
-    inbox->letter_lost_at = inbox->node->world->now;
+    const sim_target *target;
+    for (target = inbox == NULL ? NULL : inbox->targets; target != NULL;
+         target = target->key_next) {
+        target->receiver->side->letter_lost = true;
+        target->receiver->side->letter_lost_at = inbox->node->world->now;
+    }
 }
 
 /* ---- Without a proof ------------------------------------------------------------------------------ */

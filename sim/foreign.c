@@ -17,16 +17,18 @@ static void stranger_leaves(sim_world *world, sim_task *task)
     sim_prefill_connection_gone(task->node, task->number);
 }
 
+/* Few frames, or as many as a request has. */
 static void junk_frames(sim_world *world, sim_node *prefill)
 {
+    static const size_t counts[] = {1, 2, 3, 12, 13};
     uint8_t noise[16];
-    kvf_slice frames[3];
+    kvf_slice frames[13];
     for (size_t i = 0; i < sizeof noise; i++)
         noise[i] = (uint8_t)sim_random_next(&world->random);
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 13; i++)
         frames[i] = (kvf_slice){noise, sim_random_below(&world->random, sizeof noise)};
     sim_prefill_message(prefill, FOREIGN_CONNECTION, frames,
-                        sim_random_between(&world->random, 1, 3));
+                        counts[sim_random_below(&world->random, 5)]);
 }
 
 /* A well-formed request of an unknown agent for a room that nobody will ever open. */
@@ -56,6 +58,72 @@ static void stray_request(sim_world *world, sim_node *prefill)
     kvf_bytes_free(&bytes);
     sim_task_add(world, world->now + KVF_SECOND, stranger_leaves, prefill, prefill->incarnation,
                  NULL, connection, NULL, 0);
+}
+
+static sim_incoming *any_open_request(sim_node *prefill)
+{
+    sim_sender *sender;
+    DL_FOREACH(prefill->senders, sender)
+    {
+        sim_incoming *incoming = sender->incoming;
+        if (!sender->closed && incoming != NULL && !kvf_request_is_dummy(&incoming->request) &&
+            sim_random_chance(&prefill->world->random, 300))
+            return incoming;
+    }
+    return NULL;
+}
+
+/* Somebody else asks for an open room as its decode did, with one more to come: that ends the room, as both can't be
+ * right. */
+static void second_agent(sim_world *world, sim_node *prefill)
+{
+    char name[32];
+    kvf_message message;
+    kvf_metadata metadata;
+    kvf_bytes bytes = {0};
+    kvf_error error;
+    uint64_t connection = FOREIGN_CONNECTION + sim_random_below(&world->random, 1000);
+    const sim_incoming *incoming = any_open_request(prefill);
+    if (incoming == NULL || incoming->request.required >= world->limits.destinations)
+        return;
+    kvf_request request = incoming->request;
+    if (kvf_metadata_decode(request.agent_metadata, 64, &metadata, &error) != KVF_OK)
+        return;
+    (void)snprintf(name, sizeof name, "stranger-%llu", (unsigned long long)connection);
+    metadata.agent_name = request.agent_name = kvf_slice_of(name);
+    (void)kvf_metadata_encode(&metadata, world->profile->flavour, &bytes, &error);
+    kvf_metadata_free(&metadata);
+    request.agent_metadata = kvf_bytes_slice(&bytes);
+    request.required++;
+    request.extended = false;
+    request.epoch = 0;
+    const sim_side *side = incoming->sender->side;
+    sim_fault_touch(side->instance, SIM_FAULT_FOREIGN);
+    kvf_request_encode(world->profile, &request, &message);
+    sim_prefill_message(prefill, connection, message.frames, message.frame_count);
+    sim_fault_meets(world, SIM_FAULT_FOREIGN, side); /* in the state that it has brought about */
+    kvf_bytes_free(&bytes);
+    sim_task_add(world, world->now + KVF_SECOND, stranger_leaves, prefill, prefill->incarnation,
+                 NULL, connection, NULL, 0);
+}
+
+/* Gives an open room up in its decode's name, over another connection: nothing may come of it. */
+static void forged_abort(sim_node *prefill)
+{
+    static const char text[] = "forged";
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    const sim_incoming *incoming = any_open_request(prefill);
+    if (incoming == NULL)
+        return;
+    kvf_letter letter = {.kind = KVF_LETTER_ABORT,
+                         .status = KVF_ABORTED,
+                         .room = incoming->request.room,
+                         .epoch = incoming->request.epoch,
+                         .agent_name = incoming->request.agent_name,
+                         .text = kvf_slice_of(text)};
+    kvf_letter_encode(&letter, head, frames);
+    sim_prefill_message(prefill, FOREIGN_CONNECTION, frames, KVF_LETTER_FRAMES);
 }
 
 /* ---- To a decode node ----------------------------------------------------------------------------- */
@@ -109,6 +177,28 @@ static void junk_notifications(sim_world *world, sim_node *decode)
          &(kvf_notice){.kind = KVF_NOTICE_AUX, .room = sim_random_below(&world->random, 1000)});
 }
 
+/* Of a request that was never made, or to somebody else: nothing may come of it. */
+static void forged_letter(sim_world *world, sim_node *decode)
+{
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    const sim_receiver *receiver = decode->receivers;
+    const sim_inbox *inbox = receiver == NULL ? NULL : receiver->targets[0].inbox;
+    if (inbox == NULL || decode->stock)
+        return;
+    bool named = inbox->rank->shown && sim_random_chance(&world->random, 500);
+    uint64_t key = receiver->targets[0].key;
+    kvf_letter letter = {.kind = sim_random_chance(&world->random, 500) ? KVF_LETTER_FAILED
+                                                                        : KVF_LETTER_STOPPED,
+                         .status = KVF_ABORTED,
+                         .room = receiver->id,
+                         .epoch = named ? key + 100000 : key,
+                         .agent_name = kvf_slice_of(named ? inbox->agent_name : "stranger"),
+                         .text = kvf_slice_of("forged")};
+    kvf_letter_encode(&letter, head, frames);
+    sim_letters_message(decode, frames, KVF_LETTER_FRAMES);
+}
+
 void sim_fault_foreign(sim_world *world, sim_node *prefill, sim_node *decode)
 {
     sim_sender *sender;
@@ -122,6 +212,9 @@ void sim_fault_foreign(sim_world *world, sim_node *prefill, sim_node *decode)
         }
         junk_frames(world, prefill);
         stray_request(world, prefill);
+        forged_abort(prefill);
+        if (sim_random_chance(&world->random, 300))
+            second_agent(world, prefill);
     }
     if (decode->alive && !decode->stopped) {
         DL_FOREACH(decode->receivers, receiver)
@@ -129,6 +222,7 @@ void sim_fault_foreign(sim_world *world, sim_node *prefill, sim_node *decode)
             sim_fault_meets(world, SIM_FAULT_FOREIGN, receiver->side);
         }
         junk_notifications(world, decode);
+        forged_letter(world, decode);
         stranger_speaks(world, decode);
     }
 }

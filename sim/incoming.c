@@ -126,8 +126,11 @@ static bool overwrite(sim_sender *sender, sim_incoming *incoming)
 /* An earlier request of the same agent steps aside while the machine decides between the two. */
 static void give(sim_sender *sender, sim_incoming *incoming)
 {
+    sim_node *node = sender->node;
     kvf_error error;
     sim_check_given(sender, incoming);
+    if (!node->stock && incoming->request.required > node->world->limits.destinations)
+        sim_fault_limit(node, &incoming->request);
     if (bind(incoming, &error) != KVF_OK) {
         sim_letters_failed(incoming->agent, &incoming->request, &error);
         sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_REFUSED, .error = &error});
@@ -167,7 +170,7 @@ static sim_held *held_for(sim_node *node, uint64_t room)
         if (held->room == room)
             return held;
     }
-    if (node->held_count >= node->world->limits.held_requests)
+    if (!node->stock && node->held_count >= node->world->limits.held_requests)
         return NULL;
     held = calloc(1, sizeof *held);
     if (held == NULL)
@@ -185,7 +188,7 @@ static sim_held *held_for(sim_node *node, uint64_t room)
 static void hold(sim_node *node, sim_incoming *incoming)
 {
     sim_held *held = NULL;
-    if (node->held_bytes + incoming->size <= node->world->limits.held_bytes)
+    if (node->stock || node->held_bytes + incoming->size <= node->world->limits.held_bytes)
         held = held_for(node, incoming->request.room);
     if (held == NULL) {
         kvf_error error;

@@ -124,6 +124,15 @@ static void post(sim_link *link, const kvf_slice *frames, size_t count, uint64_t
     kvf_bytes_free(&bytes);
 }
 
+/* It counts, but whoever isn't told ends all the same. */
+static void letter_spoilt(sim_node *decode, const kvf_letter *letter, sim_fault fault)
+{
+    const sim_instance *instance = sim_instance_of(decode->world, letter->room);
+    sim_check_letter_lost(sim_inbox_find(decode, letter->agent_name));
+    if (instance != NULL)
+        sim_fault_meets(decode->world, fault, &instance->receivers[decode->rank]);
+}
+
 static void send_letter(sim_agent *agent, const kvf_letter *letter)
 {
     sim_world *world = agent->node->world;
@@ -135,7 +144,7 @@ static void send_letter(sim_agent *agent, const kvf_letter *letter)
     bool dropped = agent->link->broken || sim_faulty_now(world, SIM_FAULT_LIMIT, 60);
     bool cut = !dropped && sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60);
     if ((dropped || cut) && agent->link->decode != NULL)
-        sim_check_letter_lost(sim_inbox_find(agent->link->decode, letter->agent_name));
+        letter_spoilt(agent->link->decode, letter, cut ? SIM_FAULT_TRUNCATION : SIM_FAULT_LIMIT);
     if (dropped)
         return;
     kvf_letter_encode(letter, head, frames);

@@ -83,7 +83,9 @@ static bool impossible(sim_fault fault, bool prefill, unsigned state)
     case SIM_FAULT_USED_ID: /* the rooms are born with it */
         return state != KVF_BOOTSTRAPPING;
     case SIM_FAULT_LIMIT: /* once it waits for input a sender has all its requests: none finds no place */
-        return prefill && state != KVF_BOOTSTRAPPING && state != KVF_FAILED;
+        /* Nor does a receiver ask before all are found; its own success needs no letter any more. */
+        return prefill ? state != KVF_BOOTSTRAPPING && state != KVF_FAILED
+                       : state == KVF_BOOTSTRAPPING || state == KVF_SUCCESS;
     case SIM_FAULT_TRUNCATION: /* before its request nothing is sent to a receiver, nor after its success */
         return !prefill && (state == KVF_BOOTSTRAPPING || state == KVF_SUCCESS);
     case SIM_FAULT_REPEAT:

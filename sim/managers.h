@@ -130,8 +130,6 @@ struct sim_inbox {
     bool direct;    /* the writer places its bytes itself, whether or not this is open */
     bool awaits_exit;
     bool transport_lost; /* for the writer: what it had posted is never known to have ended */
-    bool letter_lost;    /* one to or from the writer, about a room of this */
-    uint64_t letter_lost_at;
     sim_node *writer;
     uint32_t writer_incarnation;
     uint64_t last_epoch;

@@ -184,7 +184,8 @@ static void check_silence(sim_world *world, sim_task *task)
     const sim_node *prefill = connection->prefill;
     const sim_node *decode = connection->decode;
     uint64_t silence = sim_pair_silence(prefill, decode);
-    bool prefill_notices = !prefill->stopped && silence >= prefill->heartbeat_timeout;
+    bool prefill_notices =
+        !prefill->stopped && !prefill->stock && silence >= prefill->heartbeat_timeout;
     bool decode_notices = !decode->stopped && silence >= decode->heartbeat_timeout;
     if (connection->broken || !connection->prefill_open || (!prefill_notices && !decode_notices))
         return;
@@ -308,9 +309,12 @@ static void send_to_whoever(sim_connection *connection, const kvf_slice *frames,
 
 /* Cut short as no sender would: frames missing at the end, or bytes at the end of a binary frame. Numbers stay
  * whole: a shorter number is another number, which no receiver could tell. */
-static size_t truncate_message(sim_world *world, kvf_slice *frames, size_t count)
+static size_t truncate_message(const sim_instance *instance, kvf_slice *frames, size_t count)
 {
-    if (sim_random_chance(&world->random, 500))
+    sim_world *world = instance->senders[0].node->world;
+    /* Where the users differ about the number of pages a lost one might make them agree. */
+    bool whole = (instance->faults & SIM_BIT(SIM_FAULT_MISMATCH)) != 0;
+    if (whole || sim_random_chance(&world->random, 500))
         return sim_random_below(&world->random, KVF_REQUEST_FRAMES);
     size_t frame = 4 + sim_random_below(&world->random, 5);
     if (frames[frame].length > 0)
@@ -325,7 +329,7 @@ static bool cut_short(sim_connection *connection, sim_instance *instance, kvf_sl
     if (connection->prefill->stock || !sim_faulty_now(world, SIM_FAULT_TRUNCATION, 60))
         return false;
     *count = kvf_letter_is_one(frames, *count) ? sim_random_below(&world->random, KVF_LETTER_FRAMES)
-                                               : truncate_message(world, frames, *count);
+                                               : truncate_message(instance, frames, *count);
     sim_fault_touch(instance, SIM_FAULT_TRUNCATION);
     sim_fault_meets(world, SIM_FAULT_TRUNCATION, &instance->senders[connection->prefill->rank]);
     sim_trace(world, connection->decode, "room %llu: the message to %s is cut short",

@@ -76,9 +76,12 @@ static void deliver_chunks(sim_sender *sender, uint32_t first_chunk, uint32_t ch
     }
 }
 
+/* SGLang 0.4.7 can't: what it has begun it finishes, whatever its user was told. */
 static void cancel(sim_sender *sender)
 {
     sim_transfer *transfer;
+    if (sender->node->stock)
+        return;
     sender->stopped = true;
     DL_FOREACH(sender->node->transfers, transfer)
     {
@@ -196,7 +199,7 @@ void sim_sender_open(sim_side *side)
     node->room_count++;
     DL_APPEND(node->senders, sender);
     kvf_sender_machine_init(&sender->machine, node->world->profile, &node->timeouts,
-                            node->world->limits.destinations);
+                            node->stock ? SIM_RANKS : node->world->limits.destinations);
     sim_sender_feed(sender, &(kvf_sender_event){.kind = KVF_SENDER_OPENED});
     sim_incoming_take_held(sender);
     sim_sender_release(sender);

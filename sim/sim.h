@@ -183,6 +183,8 @@ struct sim_side {
     bool pinned_by_stranger;
     bool request_lost; /* on its way, or refused by who can't be told to stop then */
     bool may_ask;      /* when it failed its writer could be told */
+    bool letter_lost;  /* from or to its agent */
+    uint64_t letter_lost_at;
     uint64_t failed_at;
     sim_asker askers[SIM_ASKERS];
     uint32_t asker_count;
@@ -492,7 +494,7 @@ bool sim_sender_has_served(const sim_sender *sender, const sim_agent *agent);
 void sim_check_given(const sim_sender *sender, const sim_incoming *incoming);
 void sim_check_failed(sim_side *side);
 void sim_check_refused(sim_node *prefill, const kvf_request *request);
-void sim_check_letter_lost(sim_inbox *inbox);
+void sim_check_letter_lost(const sim_inbox *inbox);
 void sim_check_heard(sim_side *side, const sim_inbox *inbox, kvf_slice agent_name,
                      const kvf_notice *notice);
 void sim_check_released(const sim_side *side);

@@ -108,6 +108,8 @@ static void choose_limits(sim_world *world)
     world->limits.peers = (uint32_t)sim_random_between(&world->random, 1, 6);
     world->limits.held_requests = (uint32_t)sim_random_between(&world->random, 1, 6);
     world->limits.held_bytes = sim_random_between(&world->random, 1000, 20000);
+    if (sim_random_chance(&world->random, 300))
+        world->limits.destinations = (uint32_t)sim_random_between(&world->random, 1, 2);
 }
 
 static void build(sim_world *world)
