@@ -2,13 +2,14 @@
 if(NOT CMAKE_C_COMPILER_ID MATCHES Clang)
     message(FATAL_ERROR "KVF_FUZZ needs clang: cmake --preset fuzz")
 endif()
+add_library(kvf_fuzz_support STATIC fuzz/support.c)
+target_link_libraries(kvf_fuzz_support PUBLIC kvf_inside)
+
 file(GLOB fuzzers CONFIGURE_DEPENDS fuzz/fuzz_*.c)
 foreach(fuzzer ${fuzzers})
     get_filename_component(name ${fuzzer} NAME_WE)
     add_executable(${name} ${fuzzer})
-    target_link_libraries(${name} PRIVATE kvf_inside)
+    target_link_libraries(${name} PRIVATE kvf_fuzz_support)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-    target_compile_definitions(${name} PRIVATE
-                               KVF_TEST_VECTORS="${PROJECT_SOURCE_DIR}/test/vectors")
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
 endforeach()

@@ -1,21 +1,14 @@
 /* Notifications. The input is taken both as an envelope and as a bare text. */
 #include "wire/notice.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
+#include "support.h"
 
 static void check_text(kvf_slice text)
 {
     kvf_notice notice, again;
     kvf_error error = {0};
     if (kvf_notice_parse(text, &notice, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     require(notice.room <= KVF_ROOM_MAX);
@@ -33,16 +26,16 @@ static void check_envelope(kvf_slice payload)
     kvf_slice name, text;
     kvf_error error = {0};
     if (kvf_notice_payload_decode(payload, &name, &text, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
-    check_text(text);
+    kvf_slice alone = fuzz_copy(text);
+    check_text(alone);
+    fuzz_free(alone);
     uint8_t again[KVF_NOTICE_PAYLOAD_MAX];
     size_t length = kvf_notice_payload_encode(name, text, again);
     require(length == 0 || kvf_slice_equal((kvf_slice){again, length}, payload));
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

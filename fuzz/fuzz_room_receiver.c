@@ -4,14 +4,7 @@
  * are only called safe with a proof that was there. */
 #include "room/receiver.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
+#include "support.h"
 
 /* What a slow, obvious observer remembers. */
 typedef struct observer {
@@ -116,8 +109,6 @@ static kvf_receiver_event make_event(const uint8_t *data, kvf_notice *notice,
                            .last = (data[2] & 32) != 0};
     return event;
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

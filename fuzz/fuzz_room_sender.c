@@ -3,23 +3,17 @@
  * nobody before all have reported, Success only when every chunk was given and every write has ended. */
 #include "room/sender.h"
 
-#include <stdlib.h>
+#include "support.h"
+
 #include <string.h>
 
 enum { REQUESTS_MAX = 256 };
 
 static const char *const names[] = {"decode-a", "decode-b", "decode-c", "decode-d"};
 
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
-
 /* Requests stay where they are while the machine may refer to them. */
 typedef struct stage {
     kvf_request requests[REQUESTS_MAX];
-    uint8_t pages[REQUESTS_MAX][64];
     size_t request_count;
     uint32_t posted;
     uint64_t writes_open;
@@ -34,18 +28,18 @@ static const kvf_request *make_request(stage *stage, const kvf_profile *profile,
                                        const uint8_t *data)
 {
     size_t index = stage->request_count++;
-    uint8_t *pages = stage->pages[index];
-    memset(pages, data[3], sizeof stage->pages[index]);
-    stage->requests[index] =
-        (kvf_request){.room = 7,
-                      .agent_name = kvf_slice_of(names[data[1] & 3]),
-                      .agent_metadata = kvf_slice_of("metadata"),
-                      .pages = {pages, (size_t)(data[2] & 7) * profile->page_width},
-                      .page_width = profile->page_width,
-                      .aux_slot = data[3] & 1,
-                      .required = data[1] >> 2 & 7,
-                      .extended = (data[1] & 32) != 0,
-                      .extensions = (data[1] & 64) != 0 ? KVF_EXTENSION_NO_DUMMY : 0};
+    uint8_t pages[64];
+    memset(pages, data[3], sizeof pages);
+    stage->requests[index] = (kvf_request){
+        .room = 7,
+        .agent_name = kvf_slice_of(names[data[1] & 3]),
+        .agent_metadata = kvf_slice_of("metadata"),
+        .pages = fuzz_copy((kvf_slice){pages, (size_t)(data[2] & 7) * profile->page_width}),
+        .page_width = profile->page_width,
+        .aux_slot = data[3] & 1,
+        .required = data[1] >> 2 & 7,
+        .extended = (data[1] & 32) != 0,
+        .extensions = (data[1] & 64) != 0 ? KVF_EXTENSION_NO_DUMMY : 0};
     return &stage->requests[index];
 }
 
@@ -117,8 +111,6 @@ static void step(kvf_sender_machine *machine, stage *stage, const kvf_profile *p
     check_state(machine, stage);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const kvf_room_timeouts timeouts = {1000, 2000, 500};
@@ -137,6 +129,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         step(&machine, stage, profile, data, now);
     }
     kvf_sender_machine_free(&machine);
+    for (size_t i = 0; i < stage->request_count; i++)
+        fuzz_free(stage->requests[i].pages);
     free(stage);
     return 0;
 }

@@ -1,21 +1,16 @@
 /* The HTTP bodies of /route, and the integers of its query. Whatever is taken is written and taken again. */
 #include "wire/route.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "support.h"
 
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
+#include <string.h>
 
 static void check_registration(kvf_slice body, kvf_bytes *bytes)
 {
     kvf_route_registration taken, again;
     kvf_error error = {0};
     if (kvf_route_registration_decode(body, &taken, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     require(taken.tp_size >= 1 && taken.dp_size >= 1 && taken.tp_size % taken.dp_size == 0 &&
@@ -34,7 +29,7 @@ static void check_rank(kvf_slice body, kvf_bytes *bytes)
     kvf_route_rank taken, again;
     kvf_error error = {0};
     if (kvf_route_rank_decode(body, &taken, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     kvf_bytes_clear(bytes);
@@ -49,7 +44,7 @@ static void check_topology(kvf_slice body, kvf_bytes *bytes)
     kvf_route_topology taken, again;
     kvf_error error = {0};
     if (kvf_route_topology_decode(body, &taken, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     kvf_bytes_clear(bytes);
@@ -58,8 +53,6 @@ static void check_topology(kvf_slice body, kvf_bytes *bytes)
     require(again.known == taken.known && again.tp_size == taken.tp_size &&
             again.dp_size == taken.dp_size);
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,14 +1,7 @@
 /* Bodies of letters about verification. The input is taken as each of them. */
 #include "wire/sums.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-static void require(bool truth)
-{
-    if (!truth)
-        abort();
-}
+#include "support.h"
 
 static void same(const kvf_bytes *written, kvf_slice body)
 {
@@ -21,7 +14,7 @@ static void check_chunk(kvf_slice body)
     kvf_error error = {0};
     kvf_bytes again = {0};
     if (kvf_chunk_sums_decode(body, &sums, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     require(sums.last || sums.aux_count == 0);
@@ -37,7 +30,7 @@ static void check_pages(kvf_slice body)
     kvf_error error = {0};
     kvf_bytes again = {0};
     if (kvf_page_sums_decode(body, &sums, &error) != KVF_OK) {
-        require(error.status == KVF_PROTOCOL && error.text[0] != '\0');
+        require(fuzz_is_explained(&error, KVF_PROTOCOL));
         return;
     }
     require(sums.page_count > 0 && sums.page_count <= KVF_PAGE_SUMS_MAX);
@@ -61,8 +54,6 @@ static void check_short(kvf_slice body)
         require(kvf_slice_equal((kvf_slice){again, KVF_VERDICT_SIZE}, body));
     }
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
