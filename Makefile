@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 # UCX warns of variables with its prefix that it doesn't know.
 CLEAN_ENV = env -u UCX_ROOT -u UCX
 
-.PHONY: all build demo test interop interop-engine sim wheel python-test install deps format tidy clean distclean
+.PHONY: all build demo test interop interop-engine sim fuzz wheel python-test install deps format tidy clean distclean
 
 all: build
 
@@ -43,6 +43,13 @@ interop-engine: deps
 SIM_SECONDS ?= 60
 sim: build
 	@$(BUILD)/kvf_sim $(if $(SEEDS),--seeds $(SEEDS),--seeds $$(date +%s)00000.. --seconds $(SIM_SECONDS) --coverage)
+
+# All fuzzers, or FUZZ="request letter", for SECONDS each, two at a time (docs/simulator.md).
+SECONDS ?= 60
+fuzz:
+	@scripts/deps.sh ci
+	@root=$$(scripts/ucx.sh $(BUILD)) && cmake --preset fuzz -DUCX_ROOT="$$root" && cmake --build build-fuzz -j $(JOBS)
+	@fuzz/run.sh build-fuzz $(SECONDS) $(FUZZ)
 
 # The Python package with the library in it, for pip: BUILD/wheel/dist/*.whl
 wheel:
