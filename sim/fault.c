@@ -331,6 +331,9 @@ static void cut(sim_world *world)
     uint64_t until = lasting(world, 3 * KVF_SECOND);
     if (!prefill->alive || !decode->alive)
         return;
+    if (until <
+        world->cut_until[prefill->index][decode->index]) /* what is under way waits for that */
+        until = world->cut_until[prefill->index][decode->index];
     touch_pair(world, prefill, decode, SIM_FAULT_CUT, until);
     sim_trace(world, prefill, "is cut from %s for %.3f s", decode->name,
               (double)(until - world->now) / 1e9);
