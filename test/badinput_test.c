@@ -493,6 +493,8 @@ static void a_rank_that_cannot_be_reached(void **state)
         kvf_receiver *receiver = test_receiver_open(&decode, other.address, 1);
         test_room_works(&one->prefill, &decode, one->bootstrap.address, 2, 2);
         test_receiver_ends(&decode, receiver, KVF_TIMEOUT, server.address);
+        if (!deaf)
+            assert_non_null(strstr(kvf_receiver_failure_text(receiver), "efused"));
         kvf_receiver_close(receiver);
         test_worker_close(&decode);
         test_bootstrap_close(&other);
