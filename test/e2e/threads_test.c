@@ -84,6 +84,9 @@ static bool check(user *one, uint64_t room, const kvf_sender *sender, const kvf_
         if (!test_page_arrived(&one->scene->prefill, one->given[i], &one->scene->decode,
                                one->filled[i]))
             return complain(one, room, "a page is wrong", "");
+    if (memcmp(test_slot(&one->scene->prefill, 0, one->number),
+               test_slot(&one->scene->decode, 0, one->number), shape.aux_item_length) != 0)
+        return complain(one, room, "the aux record is wrong", "");
     return true;
 }
 
@@ -92,6 +95,7 @@ static void wipe(const user *one)
     for (uint32_t i = 0; i < ROOM_PAGES; i++)
         for (size_t b = 0; b < shape.buffers; b++)
             memset(test_page(&one->scene->decode, b, one->filled[i]), 0xee, shape.item_length);
+    memset(test_slot(&one->scene->decode, 0, one->number), 0xee, shape.aux_item_length);
 }
 
 /* The same few ids again and again: they are free when both ends are closed. */
