@@ -301,6 +301,31 @@ static void ports_that_are_taken_are_named(void **state)
                  "localhost");
 }
 
+/* B09: each rank would connect to itself. */
+static void an_address_that_means_all_is_not_told_to_peers(void **state)
+{
+    scene *one = *state;
+    static const char *const wildcards[] = {"0.0.0.0",        "0", "::", "[::]", "0:0:0:0:0:0:0:0",
+                                            "::ffff:0.0.0.0", "*"};
+    test_worker worker;
+    test_worker_build(&worker, NULL);
+    for (size_t i = 0; i < sizeof wildcards / sizeof wildcards[0]; i++)
+        for (int role = KVF_PREFILL; role <= KVF_DECODE; role++) {
+            expect_error(
+                test_worker_start(&worker, (kvf_role)role, one->bootstrap.address,
+                                  (const char *const[]){"advertise_address", wildcards[i],
+                                                        "control_address", "127.0.0.1", NULL}),
+                KVF_BAD_SETTING, "advertise_address");
+            assert_null(worker.manager);
+        }
+    /* Bound everywhere, as control_address says, and told an address. */
+    assert_int_equal(test_worker_start(&worker, KVF_DECODE, NULL,
+                                       (const char *const[]){"control_address", "0.0.0.0", NULL}),
+                     KVF_OK);
+    test_room_works(&one->prefill, &worker, one->bootstrap.address, 7, 2);
+    test_worker_close(&worker);
+}
+
 static void settings_that_do_not_exist_name_the_right_ones(void **state)
 {
     (void)state;
@@ -549,6 +574,7 @@ int main(void)
         ON(start_loop, layouts_that_make_no_sense_are_refused),
         ON(start_shm, memory_that_cannot_be_registered_is_named),
         ON(start_loop, ports_that_are_taken_are_named),
+        ON(start_loop, an_address_that_means_all_is_not_told_to_peers),
         ON(start_loop, settings_that_do_not_exist_name_the_right_ones),
         ON(start_loop, a_bootstrap_server_that_is_absent),
         ON(start_loop, a_bootstrap_server_that_is_silent),

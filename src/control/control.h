@@ -86,6 +86,9 @@ size_t kvf_control_push_descriptors(const kvf_control_push *push, int descriptor
 /* Discards what the connection hasn't taken yet, unless kvf_control_linger() says otherwise. */
 void kvf_control_push_close(kvf_control_push *push);
 
+/* Whether the host means every address of a machine ("0.0.0.0", "::", "*"), and so none that can be connected to. */
+bool kvf_control_is_wildcard(const char *host);
+
 /* The address other hosts reach this one by: the setting advertise_address, else the source address of a
  * route lookup (no packet is sent), else the loopback address. */
 void kvf_control_local_host(const kvf_settings *settings, char host[256]);

@@ -717,12 +717,32 @@ static void test_local_host(void **state)
     (void)state;
     char host[256];
     kvf_control_local_host(&endpoints.settings, host);
-    struct in6_addr address;
-    assert_true(inet_pton(AF_INET, host, &address) == 1 || strchr(host, ':') != NULL);
+    struct in_addr ipv4;
+    struct in6_addr ipv6;
+    if (inet_pton(AF_INET, host, &ipv4) == 1)
+        assert_true(ipv4.s_addr != htonl(INADDR_ANY));
+    else
+        assert_true(inet_pton(AF_INET6, host, &ipv6) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&ipv6));
     kvf_settings settings = endpoints.settings;
     (void)snprintf(settings.advertise_address, sizeof settings.advertise_address, "10.1.2.3");
     kvf_control_local_host(&settings, host);
     assert_string_equal(host, "10.1.2.3");
+}
+
+static void test_addresses_that_mean_all(void **state)
+{
+    (void)state;
+    static const char *const all[] = {
+        "0.0.0.0",        "0", "000.0.0.0", "::", "[::]", "[::0]", "0:0:0:0:0:0:0:0",
+        "::ffff:0.0.0.0", "*"};
+    static const char *const some[] = {"",        "10.1.2.3",        "0.0.0.1",   "::1",   "[::1]",
+                                       "fe80::1", "::ffff:10.0.0.0", "localhost", "node*", "[]"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!kvf_control_is_wildcard(all[i]))
+            fail_msg("%s is taken for an address", all[i]);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
+        if (kvf_control_is_wildcard(some[i]))
+            fail_msg("\"%s\" is taken for every address", some[i]);
 }
 
 /* ---- a PUSH that comes to nothing ---- */
@@ -1044,6 +1064,7 @@ int main(void)
         TEST(test_addresses_to_bind),
         TEST(test_ipv6),
         TEST(test_local_host),
+        TEST(test_addresses_that_mean_all),
         TEST(test_connect_refused),
         TEST(test_silent_peer),
         TEST(test_peers_of_the_wrong_kind),

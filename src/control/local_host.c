@@ -53,6 +53,35 @@ static bool by_name(char host[256])
     return found;
 }
 
+static bool is_any(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr ==
+               htonl(INADDR_ANY);
+    const struct in6_addr *ipv6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return IN6_IS_ADDR_UNSPECIFIED(ipv6) ||
+           (IN6_IS_ADDR_V4MAPPED(ipv6) && memcmp(ipv6->s6_addr + 12, "\0\0\0", 4) == 0);
+}
+
+/* Numbers in every notation that the system knows, "0" and "[::0]" among them; no name is looked up. */
+bool kvf_control_is_wildcard(const char *host)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *address = NULL;
+    char bare[256];
+    size_t length = strlen(host);
+    bool bracketed = length >= 2 && host[0] == '[' && host[length - 1] == ']';
+    (void)snprintf(bare, sizeof bare, "%.*s", (int)(bracketed ? length - 2 : length),
+                   bracketed ? host + 1 : host);
+    if (strcmp(bare, "*") == 0)
+        return true;
+    if (bare[0] == '\0' || getaddrinfo(bare, NULL, &hints, &address) != 0)
+        return false;
+    bool any = is_any(address->ai_addr);
+    freeaddrinfo(address);
+    return any;
+}
+
 void kvf_control_local_host(const kvf_settings *settings, char host[256])
 {
     size_t length = strlen(settings->advertise_address);

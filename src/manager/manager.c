@@ -34,6 +34,12 @@ static kvf_status take_settings(kvf_manager *manager, const kvf_settings *settin
                              own->bootstrap_address);
     if (strlen(own->advertise_address) >= KVF_HOST_MAX)
         return kvf_error_set(error, KVF_BAD_SETTING, "setting advertise_address is too long");
+    if (kvf_control_is_wildcard(own->advertise_address))
+        return kvf_error_set(error, KVF_BAD_SETTING,
+                             "setting advertise_address: peers can't connect to %s, which means "
+                             "every address of a machine; name one, or leave it empty to have it "
+                             "found (the setting control_address says where to bind)",
+                             own->advertise_address);
     manager->profile = kvf_profile_at((size_t)own->profile);
     manager->flavour =
         own->nixl_flavour == 0 ? manager->profile->flavour : (kvf_flavour)own->nixl_flavour;
