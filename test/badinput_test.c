@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -445,6 +447,97 @@ static void a_bootstrap_server_that_is_silent(void **state)
     canned_close(&server);
 }
 
+/* ---- A bootstrap server that comes and goes ---- */
+
+typedef struct listener_log {
+    sem_t troubled;   /* registering doesn't work */
+    sem_t registered; /* it has worked */
+} listener_log;
+
+static void hear(void *user, kvf_log_level level, const char *line)
+{
+    listener_log *heard = user;
+    (void)level;
+    if (strstr(line, "does not work, and is tried again") != NULL)
+        (void)sem_post(&heard->troubled);
+    else if (strstr(line, "registered at ") != NULL)
+        (void)sem_post(&heard->registered);
+}
+
+static void await_line(sem_t *line, const char *what)
+{
+    struct timespec deadline;
+    (void)clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += 30;
+    if (sem_timedwait(line, &deadline) != 0)
+        fail_msg("the log doesn't say that %s", what);
+}
+
+/* Keeps the port for the server of later: nobody else is given it, and who connects is refused. */
+static int reserve_port(char address[64])
+{
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof where;
+    const int yes = 1;
+    int reserved = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(setsockopt(reserved, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+    assert_int_equal(bind(reserved, (struct sockaddr *)&where, size), 0);
+    assert_int_equal(getsockname(reserved, (struct sockaddr *)&where, &size), 0);
+    (void)snprintf(address, 64, "127.0.0.1:%u", ntohs(where.sin_port));
+    return reserved;
+}
+
+static kvf_manager *open_prefill(test_worker *worker, const char *address, listener_log *heard)
+{
+    static const char *const names[][2] = {{"engine", "loop"},
+                                           {"advertise_address", "127.0.0.1"},
+                                           {"log_level", "info"},
+                                           {"retry_interval", "2ms"},
+                                           {"registration_check", "100ms"}};
+    kvf_settings *settings;
+    test_worker_build(worker, NULL);
+    worker->role = KVF_PREFILL;
+    assert_int_equal(kvf_settings_open(&settings), KVF_OK);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_int_equal(kvf_settings_set(settings, names[i][0], names[i][1]), KVF_OK);
+    assert_int_equal(kvf_settings_set(settings, "bootstrap_address", address), KVF_OK);
+    assert_int_equal(kvf_settings_log(settings, hear, heard), KVF_OK);
+    if (kvf_manager_open(&worker->manager, KVF_PREFILL, &worker->layout, settings) != KVF_OK)
+        fail_msg("%s", kvf_error_text());
+    kvf_settings_close(settings);
+    return worker->manager;
+}
+
+/* B07: a rank that finds no server goes on trying, and one whose server has lost its row brings it again. */
+static void a_bootstrap_server_that_comes_late_and_again(void **state)
+{
+    scene *one = *state;
+    listener_log heard;
+    test_worker prefill;
+    char address[64];
+    int reserved = reserve_port(address);
+    assert_int_equal(sem_init(&heard.troubled, 0, 0), 0);
+    assert_int_equal(sem_init(&heard.registered, 0, 0), 0);
+    (void)open_prefill(&prefill, address, &heard);
+    await_line(&heard.troubled, "registering does not work");
+    for (uint64_t time = 0; time < 2; time++) {
+        kvf_bootstrap *server;
+        if (kvf_bootstrap_start(&server, address, NULL) != KVF_OK)
+            fail_msg("%s", kvf_error_text());
+        await_line(&heard.registered, "it has registered");
+        test_worker decode;
+        test_worker_open(&decode, KVF_DECODE, NULL, NULL, NULL);
+        test_room_works(&prefill, &decode, address, 20 + time, 2);
+        test_worker_close(&decode);
+        kvf_bootstrap_stop(server);
+    }
+    test_worker_close(&prefill);
+    (void)sem_destroy(&heard.troubled);
+    (void)sem_destroy(&heard.registered);
+    (void)close(reserved);
+    (void)one;
+}
+
 #define JSON_ANSWER(body) "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" body
 
 static void a_bootstrap_server_that_talks_rubbish(void **state)
@@ -579,6 +672,7 @@ int main(void)
         ON(start_loop, a_bootstrap_server_that_is_absent),
         ON(start_loop, a_bootstrap_server_that_is_silent),
         ON(start_loop, a_bootstrap_server_that_talks_rubbish),
+        ON(start_loop, a_bootstrap_server_that_comes_late_and_again),
         ON(start_loop, a_rank_that_never_registers),
         ON(start_loop, a_rank_that_cannot_be_reached),
         ON(start_loop, sizes_that_disagree_are_not_registered),

@@ -972,6 +972,31 @@ static void test_addresses(void **state)
     kvf_bootstrap_stop(bootstrap);
 }
 
+/* B16: told one address, it is at no other one of this machine. All of 127.0.0.0/8 is this machine. */
+static void test_one_address_is_one(void **state)
+{
+    (void)state;
+    struct sockaddr_in other = {.sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1)};
+    kvf_bootstrap *bootstrap = start();
+    ask_over(AF_INET, bootstrap);
+    other.sin_port = htons(kvf_bootstrap_port(bootstrap));
+    int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(descriptor >= 0);
+    assert_int_equal(connect(descriptor, (struct sockaddr *)&other, sizeof other), -1);
+    assert_int_equal(errno, ECONNREFUSED);
+    (void)close(descriptor);
+    kvf_bootstrap_stop(bootstrap);
+    /* Told all, it is: what was refused was the address. */
+    kvf_settings settings = test_settings();
+    bootstrap = start_at("0.0.0.0:0", &settings);
+    other.sin_port = htons(kvf_bootstrap_port(bootstrap));
+    descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(descriptor, (struct sockaddr *)&other, sizeof other), 0);
+    (void)close(descriptor);
+    kvf_bootstrap_stop(bootstrap);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -999,6 +1024,7 @@ int main(void)
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_settings_from_environment),
         cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_one_address_is_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

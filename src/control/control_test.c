@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -745,6 +746,57 @@ static void test_addresses_that_mean_all(void **state)
             fail_msg("\"%s\" is taken for every address", some[i]);
 }
 
+/* ---- binding ---- */
+
+/* What this thread binds to IPv4, while it is being watched; libzmq comes through here as well. */
+static _Thread_local struct {
+    bool watched;
+    size_t binds;
+    size_t chosen_before; /* with a port already */
+    uint16_t port;        /* that the system gave at last */
+} bound;
+
+__attribute__((visibility("default"))) int bind(int descriptor, __CONST_SOCKADDR_ARG address,
+                                                socklen_t length)
+{
+    const struct sockaddr_in *ipv4 = (const void *)address.__sockaddr__;
+    int result = (int)syscall(SYS_bind, descriptor, ipv4, length);
+    if (!bound.watched || ipv4->sin_family != AF_INET)
+        return result;
+    struct sockaddr_in name = {0};
+    socklen_t size = sizeof name;
+    (void)getsockname(descriptor, (struct sockaddr *)&name, &size);
+    bound.binds++;
+    bound.chosen_before += ipv4->sin_port != 0;
+    bound.port = ntohs(name.sin_port);
+    return result;
+}
+
+/* B10: a port that is looked for first and bound later may be another's by then. */
+static void test_any_port_is_bound_at_once(void **state)
+{
+    (void)state;
+    enum { PULLS = 8 };
+    static test_pull pulls[PULLS];
+    size_t once = 0;
+    size_t told = 0;
+    size_t chosen_before = 0;
+    for (size_t i = 0; i < PULLS; i++) {
+        memset(&bound, 0, sizeof bound);
+        bound.watched = true;
+        test_pull_open(&endpoints, &pulls[i]);
+        bound.watched = false;
+        once += bound.binds == 1 && bound.port != 0;
+        chosen_before += bound.chosen_before;
+        told += kvf_control_pull_port(pulls[i].pull) == bound.port;
+    }
+    for (size_t i = 0; i < PULLS; i++)
+        test_pull_close(&endpoints, &pulls[i]);
+    assert_int_equal(chosen_before, 0);
+    assert_int_equal(once, PULLS);
+    assert_int_equal(told, PULLS);
+}
+
 /* ---- a PUSH that comes to nothing ---- */
 
 static void expect_gone(test_push *push, uint64_t start, double least, double most)
@@ -1065,6 +1117,7 @@ int main(void)
         TEST(test_ipv6),
         TEST(test_local_host),
         TEST(test_addresses_that_mean_all),
+        TEST(test_any_port_is_bound_at_once),
         TEST(test_connect_refused),
         TEST(test_silent_peer),
         TEST(test_peers_of_the_wrong_kind),
