@@ -2,6 +2,8 @@
  * that report to one), dp groups named and reckoned, sizes that don't fit. */
 #include "support/raw.h"
 
+#include "base/clock.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -150,7 +152,19 @@ static void fewer_decode_ranks_send_dummies(void **state)
     close_scene(one);
 }
 
-/* Both report to the one prefill rank, which waits for both and gives each everything. */
+/* What its event says when the room succeeds. */
+static uint64_t bytes_at_the_end(const test_worker *worker, uint64_t room)
+{
+    kvf_event event = {.room = 0};
+    while (event.room != room || event.state != KVF_SUCCESS) {
+        assert_int_equal(kvf_manager_wait(worker->manager, &event, 1, 30000), 1);
+        assert_int_not_equal(event.state, KVF_FAILED);
+    }
+    return event.bytes;
+}
+
+/* Both report to the one prefill rank, which waits for both and gives each everything: twice the bytes, of which
+ * each receiver counts its own (B111). */
 static void more_decode_ranks_report_to_one(void **state)
 {
     (void)state;
@@ -162,15 +176,19 @@ static void more_decode_ranks_report_to_one(void **state)
     assert_int_equal(kvf_sender_poll(sender), KVF_BOOTSTRAPPING);
     assert_true(test_page_untouched(&one->decode[1], destination[0]));
     receivers[0] = expect(one, 0, 71, -1);
+    const test_shape *shape = &one->decode[0].shape;
+    uint64_t bytes =
+        PAGES * shape->buffers * shape->item_length + shape->aux * shape->aux_item_length;
     for (uint32_t i = 0; i < 2; i++) {
-        test_receiver_ends(&one->decode[i], receivers[i], KVF_OK, NULL);
+        assert_true(bytes_at_the_end(&one->decode[i], 71) == bytes);
         came_from(one, i, 0);
         kvf_receiver_close(receivers[i]);
     }
-    test_sender_ends(&one->prefill[0], sender, KVF_OK, NULL);
+    assert_true(bytes_at_the_end(&one->prefill[0], 71) == 2 * bytes);
     kvf_sender_close(sender);
     kvf_statistics statistics = test_statistics(&one->prefill[0]);
     assert_int_equal(statistics.pages_sent, 2 * PAGES);
+    assert_int_equal(statistics.bytes_written, 2 * bytes);
     assert_int_equal(statistics.peers, 2);
     close_scene(one);
 }
@@ -317,6 +335,101 @@ static void a_missing_rank_is_named(void **state)
     close_scene(one);
 }
 
+static void open_prefill_again(scene *one, uint32_t rank, const char *const *settings)
+{
+    test_shape shape = one->prefill[rank].shape;
+    test_worker_open(&one->prefill[rank], KVF_PREFILL, &shape, one->bootstrap.address, settings);
+    fill(&one->prefill[rank], rank);
+}
+
+/* B03, B04: the server tells the sizes when one of two ranks is there. The other is asked for until it is there too, by
+ * the room that waits as well as by the one after a room that gave up. */
+static void a_rank_that_comes_later_is_found(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {
+        "bootstrap_timeout", "2s", "retry_interval", "5ms", "bootstrap_address", "", NULL};
+    scene *one = open_scene((sizes){2, 1}, (sizes){1, 1}, 1, settings);
+    kvf_sender *senders[2];
+    for (uint32_t i = 0; i < 2; i++)
+        test_worker_close(&one->prefill[i]); /* it has not registered */
+    open_prefill_again(one, 0, NULL);
+    test_wait_statistic(&one->prefill[0], registered, 1);
+    kvf_receiver *receiver = expect(one, 0, 97, -1);
+    test_receiver_ends(&one->decode[0], receiver, KVF_TIMEOUT, "rank 1");
+    kvf_receiver_close(receiver);
+    assert_int_equal(test_statistics(&one->prefill[0]).messages_received, 0);
+    /* What wasn't found is forgotten. */
+    uint64_t deadline = kvf_clock_now() + 30 * KVF_SECOND;
+    while (test_statistics(&one->decode[0]).peers != 1 && kvf_clock_now() < deadline)
+        continue;
+    assert_int_equal(test_statistics(&one->decode[0]).peers, 1);
+    receiver = expect(one, 0, 98, -1);
+    test_wait_statistic(&one->decode[0], peers, 2); /* it is being asked for */
+    open_prefill_again(one, 1, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        senders[i] = send(one, i, 98);
+    test_receiver_ends(&one->decode[0], receiver, KVF_OK, NULL);
+    came_from(one, 0, 0);
+    kvf_receiver_close(receiver);
+    for (uint32_t i = 0; i < 2; i++) {
+        test_sender_ends(&one->prefill[i], senders[i], KVF_OK, NULL);
+        kvf_sender_close(senders[i]);
+    }
+    sent_nothing(&one->prefill[1]);
+    close_scene(one);
+}
+
+/* B18: a room that is told its dp rank asks where that rank is now, like any other. */
+static void a_named_dp_rank_is_asked_for_again_after_a_loss(void **state)
+{
+    (void)state;
+    scene *one = open_scene((sizes){2, 2}, (sizes){1, 1}, 0, NULL);
+    hand_over(one, 0, 1, 84, 1);
+    uint64_t lost = test_statistics(&one->decode[0]).peers_lost;
+    test_worker_close(&one->prefill[1]);
+    test_wait_statistic(&one->decode[0], peers_lost, lost + 1);
+    fill(&one->decode[0], 0);
+    kvf_receiver *receiver = expect(one, 0, 86, 1); /* the other group by its number */
+    open_prefill_again(one, 1, NULL);
+    kvf_sender *sender = send(one, 1, 86);
+    test_receiver_ends(&one->decode[0], receiver, KVF_OK, NULL);
+    came_from(one, 0, 1);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+    hand_over(one, 0, 1, 88, 1);
+    close_scene(one);
+}
+
+/* B51: each decode rank's room has its own end: the one whose writer failed says why, and doesn't wait. */
+static void one_rank_of_two_fails_and_says_why(void **state)
+{
+    (void)state;
+    static const char *const failing[] = {"fault", "transfer_fail=1", NULL};
+    scene *one = open_scene((sizes){2, 1}, (sizes){2, 1}, 0, NULL);
+    kvf_sender *senders[2];
+    kvf_receiver *receivers[2];
+    test_worker_close(&one->prefill[1]);
+    open_prefill_again(one, 1, failing);
+    for (uint32_t i = 0; i < 2; i++) {
+        receivers[i] = expect(one, i, 73, -1);
+        senders[i] = send(one, i, 73);
+    }
+    test_receiver_ends(&one->decode[1], receivers[1], KVF_PEER_FAILED,
+                       "injected: the transfer failed");
+    test_receiver_ends(&one->decode[0], receivers[0], KVF_OK, NULL);
+    came_from(one, 0, 0);
+    test_sender_ends(&one->prefill[0], senders[0], KVF_OK, NULL);
+    test_sender_ends(&one->prefill[1], senders[1], KVF_TRANSPORT, "injected: the transfer failed");
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(kvf_receiver_wait(receivers[i], -1), KVF_PAGES_SAFE);
+        kvf_receiver_close(receivers[i]);
+        kvf_sender_close(senders[i]);
+        hand_over(one, i, i, 73, -1);
+    }
+    close_scene(one);
+}
+
 static int use_loop(void **state)
 {
     (void)state;
@@ -345,6 +458,9 @@ int main(void)
         cmocka_unit_test_setup(decode_ranks_count_in_their_group, use_loop),
         cmocka_unit_test_setup(sizes_that_do_not_divide_are_refused, use_loop),
         cmocka_unit_test_setup(a_missing_rank_is_named, use_loop),
+        cmocka_unit_test_setup(a_rank_that_comes_later_is_found, use_loop),
+        ON_BOTH(a_named_dp_rank_is_asked_for_again_after_a_loss),
+        ON_BOTH(one_rank_of_two_fails_and_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
