@@ -352,6 +352,88 @@ static void counts_that_differ_are_refused(void **state)
     is_refused(one, &request, 3, KVF_MISMATCH, "1 aux buffers");
 }
 
+/* B74: what a stock decode has more, a draft model's layers, comes last: the buffers before it are ours in order, V's
+ * no less than K's. A kvferry decode that has more is refused. */
+static void more_buffers_than_ours_are_left_alone(void **state)
+{
+    scene *one = *state;
+    static const uint64_t pages[] = {9, 4};
+    test_shape shape = test_small_shape;
+    raw_decode draft;
+    shape.buffers = 4;
+    raw_decode_open_shaped(&draft, "draft-decode", kvf_manager_port(one->prefill.manager), &shape);
+    test_worker_fill(&draft.worker);
+    kvf_request request = raw_decode_request(&draft, 55, pages, 2);
+    kvf_sender *sender = open_room(one, 55, 2);
+    raw_decode_send(&draft, &request);
+    send_pages(sender, 6, 2);
+    assert_true(raw_decode_notified(&draft, 2));
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+    for (uint64_t buffer = 0; buffer < 4; buffer++)
+        for (uint32_t page = 0; page < 2; page++) {
+            const unsigned char *filled = test_page(&draft.worker, buffer, pages[page]);
+            if (buffer < 2)
+                assert_memory_equal(filled, test_page(&one->prefill, buffer, 6 + page), 512);
+            else
+                assert_int_equal(filled[0] & filled[511], 0xee);
+        }
+    request.room = 56;
+    request.extended = true;
+    request.extensions = KVF_EXTENSION_ALL_AUX;
+    sender = open_room(one, 56, 2);
+    raw_decode_send(&draft, &request);
+    test_sender_ends(&one->prefill, sender, KVF_MISMATCH, "4 KV buffers, this side has 2");
+    kvf_sender_close(sender);
+    raw_decode_close(&draft);
+    bystander_works(one);
+}
+
+/* Exchanges the descriptors of the two KV buffers, so that the higher address comes first, as in the metadata of a
+ * sender who doesn't sort. */
+static void turn_metadata_round(raw_decode *raw)
+{
+    uint8_t base[2][8];
+    uint8_t *found[2];
+    kvf_bytes *metadata = &raw->metadata;
+    for (size_t i = 0; i < 2; i++) {
+        kvf_write_u64(base[i], raw->worker.buffers[i].base);
+        found[i] = memmem(metadata->data, metadata->length, base[i], 8);
+        assert_non_null(found[i]);
+    }
+    size_t length = (size_t)(found[1] - found[0]) - 8; /* without the length in front of the next */
+    for (size_t i = 0; i < length; i++) {
+        uint8_t byte = found[0][i];
+        found[0][i] = found[1][i];
+        found[1][i] = byte;
+    }
+}
+
+/* B66: neither the metadata's order, nor the buffers', nor the pages' has to be that of the addresses. */
+static void buffers_at_descending_addresses_are_found(void **state)
+{
+    scene *one = *state;
+    static const uint64_t pages[] = {5, 2, 9};
+    uint64_t pointers[2];
+    for (size_t i = 0; i < 2; i++)
+        pointers[i] = one->raw.worker.buffers[1 - i].base;
+    turn_metadata_round(&one->raw);
+    kvf_request request = raw_decode_request(&one->raw, 65, pages, 3);
+    request.buffers = (kvf_slice){(const uint8_t *)pointers, sizeof pointers};
+    kvf_sender *sender = open_room(one, 65, 3);
+    raw_decode_send(&one->raw, &request);
+    send_pages(sender, 6, 3);
+    assert_true(raw_decode_notified(&one->raw, 2));
+    test_sender_ends(&one->prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+    for (uint32_t page = 0; page < 3; page++)
+        for (size_t buffer = 0; buffer < 2; buffer++)
+            assert_memory_equal(test_page(&one->raw.worker, 1 - buffer, pages[page]),
+                                test_page(&one->prefill, buffer, 6 + page), 512);
+    assert_memory_equal(test_slot(&one->raw.worker, 0, 1), test_slot(&one->prefill, 0, 2), 64);
+    bystander_works(one);
+}
+
 static void buffers_outside_the_metadata_are_refused(void **state)
 {
     scene *one = *state;
@@ -805,6 +887,8 @@ int main(void)
         ON(start_post1, two_profiles_do_not_meet),
         ON_BOTH(pages_and_slots_outside_the_peers_pool_are_named),
         ON(start_loop, counts_that_differ_are_refused),
+        ON_BOTH(more_buffers_than_ours_are_left_alone),
+        ON_BOTH(buffers_at_descending_addresses_are_found),
         ON_BOTH(buffers_outside_the_metadata_are_refused),
         ON_BOTH(metadata_that_makes_no_sense_is_refused),
         ON(start_small, limits_are_named),
