@@ -199,6 +199,32 @@ static void late_ones_touch_nothing(void **state)
     kvf_receiver_close(receiver);
 }
 
+/* B43: for rooms that have ended, and for rooms that never were, nothing is kept. */
+static void late_ones_leave_nothing(void **state)
+{
+    enum { WARM = 2000, ALL = 12000, LEAST = 32 }; /* bytes; a smaller entry there is not */
+    scene *one = *state;
+    char text[64];
+    size_t before = 0;
+    kvf_receiver *receiver = requested(one, 7, 1);
+    notify(one, "7_aux");
+    notify(one, "7_kv_0_1");
+    finish(one, receiver);
+    for (unsigned i = 0; i < ALL; i++) {
+        static const char *const forms[] = {"%u_aux", "%u_kv_0_1", "%u_kv_0_0"};
+        if (i == WARM) {
+            test_wait_statistic(&one->decode, notifications_dropped, WARM);
+            before = test_heap_in_use();
+        }
+        (void)snprintf(text, sizeof text, forms[i % 3], i % 10 == 0 ? 7 : 5000 + i);
+        notify(one, text);
+    }
+    test_wait_statistic(&one->decode, notifications_dropped, ALL);
+    size_t after = test_heap_in_use();
+    print_message("%zu bytes before, %zu after\n", before, after);
+    assert_true(after < before + (ALL - WARM) * LEAST / 4);
+}
+
 /* Nobody can have been told where to write: it's of another room. */
 static void those_before_the_request_do_not_count(void **state)
 {
@@ -257,6 +283,7 @@ int main(void)
         ON_EACH(other_agents_do_not_count),
         ON_EACH(a_room_ends_with_its_last_missing_part),
         ON(start_loop, late_ones_touch_nothing),
+        ON_EACH(late_ones_leave_nothing),
         ON(start_loop, those_before_the_request_do_not_count),
         ON(start_loop, contradictions_fail_the_room),
     };

@@ -71,15 +71,19 @@ static void peer_failed(void *user, kvf_engine_peer *peer, const char *text)
     (void)text;
 }
 
-/* Moves the engine on, and sleeps a while when there is nothing to do. */
-static void turn(kvf_engine *engine)
+static void rest(kvf_engine *engine)
 {
-    if (engine->operations->progress(engine, KVF_MILLISECOND))
-        return;
     if (!engine->operations->arm(engine))
         return;
     struct pollfd descriptor = {.fd = engine->operations->descriptor(engine), .events = POLLIN};
     (void)poll(&descriptor, 1, 10);
+}
+
+/* Moves the engine on, and sleeps a while when there is nothing to do. */
+static void turn(kvf_engine *engine)
+{
+    if (!engine->operations->progress(engine, KVF_MILLISECOND))
+        rest(engine);
 }
 
 /* ---- Decode ---- */
@@ -315,8 +319,13 @@ void raw_prefill_payload(raw_prefill *prefill, kvf_slice payload)
     transfer.parts[0].payload_length = (uint32_t)payload.length;
     if (prefill->engine->operations->post(prefill->engine, &transfer, &error) != KVF_OK)
         fail_msg("%s", error.text);
-    while (!done)
-        turn(prefill->engine);
+    for (;;) {
+        bool more = prefill->engine->operations->progress(prefill->engine, KVF_MILLISECOND);
+        if (done)
+            return;
+        if (!more)
+            rest(prefill->engine);
+    }
 }
 
 void raw_prefill_notify(raw_prefill *prefill, const char *agent_name, const char *text)

@@ -1,5 +1,6 @@
 #include "support/worker.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,6 +41,12 @@ bool test_is_sanitized(void)
 #else
     return false;
 #endif
+}
+
+size_t test_heap_in_use(void)
+{
+    struct mallinfo2 heap = mallinfo2();
+    return test_is_sanitized() ? 0 : heap.uordblks + heap.hblkhd;
 }
 
 /* ---- Pools ---- */

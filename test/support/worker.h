@@ -93,6 +93,9 @@ typedef struct test_bootstrap {
 void test_bootstrap_open(test_bootstrap *bootstrap);
 void test_bootstrap_close(test_bootstrap *bootstrap);
 
+/* Bytes that this process has allocated and not freed; 0 where a sanitizer replaces malloc(). */
+size_t test_heap_in_use(void);
+
 /* Sanitizers make everything slower and larger; figures mean nothing then. */
 bool test_is_sanitized(void);
 
