@@ -178,7 +178,9 @@ static void nothing_is_open(const test_worker *worker)
 static void failed_transfers_leave_nothing(void **state)
 {
     enum { WARM = 300, ALL = 2300, LEAST = 32 }; /* bytes; a smaller entry there is not */
-    static const char *const failing[] = {"fault", "transfer_fail=all", NULL};
+    /* Letters that were sent are kept for a while, so many at most. */
+    static const char *const failing[] = {"fault", "transfer_fail=all", "max_waiting_letters", "8",
+                                          NULL};
     static const uint32_t pages[PAGES] = {4, 5, 9};
     size_t before = 0;
     start(*state, failing);
