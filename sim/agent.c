@@ -24,6 +24,8 @@ static sim_agent *new_agent(sim_node *node, const kvf_request *request)
     (void)kvf_slice_to_text(request->agent_name, agent->name, sizeof agent->name);
     kvf_peer_past_init(&agent->past, SIM_REMEMBERED);
     kvf_formers_recall(&node->formers, agent->name, &agent->past.ended);
+    kvf_formers_recall_epochs(&node->formers, agent->name, &agent->past.highest_epoch,
+                              &agent->past.unflushed_epoch);
     DL_APPEND(node->agents, agent);
     node->agent_count++;
     return agent;
@@ -64,6 +66,58 @@ static sim_agent *find_agent(sim_node *node, kvf_slice name)
     return NULL;
 }
 
+static void leave(sim_agent *agent)
+{
+    sim_node *node = agent->node;
+    DL_DELETE(node->agents, agent);
+    node->agent_count--;
+    DL_APPEND(node->dead_agents, agent);
+    agent->dead = true;
+}
+
+/* A decode that goes by another name on the same connection has closed what it gave to be written to by the earlier one.
+ * What it asked for by that is over, and no news should it come again. */
+static void forget_followed(sim_node *node, uint64_t connection)
+{
+    sim_agent *agent;
+    sim_agent *next;
+    DL_FOREACH_SAFE(node->agents, agent, next)
+    {
+        if (agent->connection != connection || agent->incoming != NULL || agent->transfer_count > 0)
+            continue;
+        leave(agent);
+        remember(agent);
+        kvf_formers_keep_epochs(&node->formers, agent->name, agent->past.highest_epoch,
+                                agent->past.unflushed_epoch);
+    }
+    sim_agents_reap(node);
+}
+
+bool sim_agent_has_asked(sim_node *node, const kvf_request *request)
+{
+    const sim_agent *known = find_agent(node, request->agent_name);
+    return known != NULL && request->epoch != 0 && request->epoch <= known->past.highest_epoch;
+}
+
+bool sim_agent_turn_away(sim_node *node, const kvf_request *request)
+{
+    char name[KVF_AGENT_NAME_MAX + 1];
+    kvf_peer_past past = {0};
+    if (request->epoch == 0 || find_agent(node, request->agent_name) != NULL ||
+        !kvf_slice_to_text(request->agent_name, name, sizeof name))
+        return false;
+    kvf_formers_recall_epochs(&node->formers, name, &past.highest_epoch, &past.unflushed_epoch);
+    kvf_peer_gives_up(&past, request->epoch);
+    kvf_formers_keep_epochs(&node->formers, name, past.highest_epoch, past.unflushed_epoch);
+    const sim_agent *dead;
+    DL_FOREACH(node->dead_agents, dead)
+    {
+        if (strcmp(dead->name, name) == 0)
+            return false;
+    }
+    return kvf_peer_may_acknowledge(&past, request->epoch);
+}
+
 /* Nothing is looked at in a dummy's metadata, and nothing kept of it. */
 kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t connection,
                           sim_agent **agent, kvf_error *error)
@@ -78,6 +132,8 @@ kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t c
                                         request->agent_metadata))
         status = kvf_error_set(error, KVF_PROTOCOL, "agent %s sent other metadata than before",
                                found->name);
+    if (status == KVF_OK && found == NULL && !node->stock)
+        forget_followed(node, connection);
     if (status == KVF_OK && found == NULL && !node->stock &&
         node->agent_count >= node->world->limits.peers) {
         sim_fault_limit(node, request);
@@ -141,11 +197,7 @@ static void drop_held(sim_agent *agent, const char *why)
 /* It can't be reached any more. */
 void sim_agent_bury(sim_agent *agent, const char *why)
 {
-    sim_node *node = agent->node;
-    DL_DELETE(node->agents, agent);
-    node->agent_count--;
-    DL_APPEND(node->dead_agents, agent);
-    agent->dead = true;
+    leave(agent);
     remember(agent);
     fail_rooms(agent, why);
     drop_held(agent, why);

@@ -34,7 +34,7 @@ static bool is_broken(const sim_world *world, uint64_t number)
 /* One from or to that agent. */
 static bool was_letter_lost(const sim_side *receiver, uint64_t since)
 {
-    return receiver->letter_lost && receiver->letter_lost_at >= since;
+    return receiver->letter_lost && (receiver->letter_lost_at >= since || receiver->turned_away);
 }
 
 static bool is_excused(const expectation *expected)
@@ -211,17 +211,13 @@ void sim_check_failed(sim_side *side)
 
 /* ---- Losses --------------------------------------------------------------------------------------- */
 
-/* The prefill refused the request, and knows nobody whom it could tell, or who could give it up. */
-void sim_check_refused(sim_node *prefill, const kvf_request *request)
+/* Whoever was refused before anything was kept of it is told so, and can't ask again. */
+void sim_check_turned_away(const sim_inbox *inbox, const kvf_request *request)
 {
-    sim_instance *instance;
-    DL_FOREACH(prefill->world->instances, instance)
-    {
-        if (instance->id != request->room)
-            continue;
-        for (uint32_t i = 0; i < instance->receiver_count; i++)
-            instance->receivers[i].request_lost = true;
-    }
+    const sim_target *target =
+        inbox == NULL ? NULL : sim_inbox_target(inbox, request->epoch, request->room);
+    if (target != NULL)
+        target->receiver->side->turned_away = true;
 }
 
 /* Each of the agent's rooms may be the one that it was about. */

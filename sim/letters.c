@@ -190,6 +190,21 @@ void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_
     (void)write_letter(agent, KVF_LETTER_FAILED, request, error->status, error->text);
 }
 
+void sim_letters_turned_away(sim_node *node, const kvf_request *request, const kvf_error *error,
+                             bool stopped)
+{
+    sim_agent stranger = {.node = node};
+    if (!kvf_slice_to_text(request->agent_name, stranger.name, sizeof stranger.name) ||
+        !kvf_slice_to_text(request->host, stranger.host, sizeof stranger.host))
+        return;
+    sim_node *decode = node_at(node->world, stranger.host);
+    if (decode != NULL)
+        sim_check_turned_away(sim_inbox_find(decode, request->agent_name), request);
+    sim_letters_failed(&stranger, request, error);
+    if (stopped && request->epoch != 0)
+        sim_letters_stopped(&stranger, request);
+}
+
 void sim_letters_stopped(sim_agent *agent, const kvf_request *request)
 {
     if (!kvf_peer_may_acknowledge(&agent->past, request->epoch) || agent->dead ||

@@ -182,6 +182,8 @@ void sim_held_free_all(sim_node *node);
 void sim_held_timer(kvf_timer *timer, uint64_t now);
 kvf_status sim_agent_find(sim_node *node, const kvf_request *request, uint64_t connection,
                           sim_agent **agent, kvf_error *error);
+bool sim_agent_has_asked(sim_node *node, const kvf_request *request);
+bool sim_agent_turn_away(sim_node *node, const kvf_request *request);
 kvf_status sim_agent_bind(sim_incoming *incoming, kvf_error *error);
 void sim_agent_bury(sim_agent *agent, const char *why);
 void sim_agent_transport_failed(sim_agent *agent, const char *why);
@@ -193,6 +195,9 @@ void sim_prefill_connection_gone(sim_node *node, uint64_t connection);
 /* letters.c */
 void sim_letters_address(sim_agent *agent, const kvf_request *request);
 void sim_letters_failed(sim_agent *agent, const kvf_request *request, const kvf_error *error);
+/* Who made a request that was refused before anything was kept of it. */
+void sim_letters_turned_away(sim_node *node, const kvf_request *request, const kvf_error *error,
+                             bool stopped);
 void sim_letters_stopped(sim_agent *agent, const kvf_request *request);
 void sim_letters_take(sim_node *node, uint64_t connection, const kvf_slice *frames, size_t count);
 void sim_letters_message(sim_node *node, const kvf_slice *frames, size_t count);

@@ -418,7 +418,10 @@ void sim_prefill_message(sim_node *node, uint64_t connection, const kvf_slice *f
     if (node->world->plant == SIM_PLANT_DUMMY_IGNORED && kvf_request_is_dummy(&request))
         return;
     if (sim_agent_find(node, &request, connection, &agent, &error) != KVF_OK) {
-        sim_check_refused(node, &request);
+        if (!node->stock && sim_agent_has_asked(node, &request))
+            return;
+        if (!node->stock)
+            sim_letters_turned_away(node, &request, &error, sim_agent_turn_away(node, &request));
         sim_incoming_refuse(node, sender, request.room, &error);
         return;
     }

@@ -181,9 +181,10 @@ struct sim_side {
     bool settled;   /* its pages aren't in use any more */
     bool was_asked; /* a sender: some request was given to it */
     bool pinned_by_stranger;
-    bool request_lost; /* on its way, or refused by who can't be told to stop then */
-    bool may_ask;      /* when it failed its writer could be told */
-    bool letter_lost;  /* from or to its agent */
+    bool request_lost; /* on its way */
+    bool turned_away;
+    bool may_ask;     /* when it failed its writer could be told */
+    bool letter_lost; /* from or to its agent */
     uint64_t letter_lost_at;
     uint64_t failed_at;
     sim_asker askers[SIM_ASKERS];
@@ -493,8 +494,8 @@ bool sim_sender_has_served(const sim_sender *sender, const sim_agent *agent);
 /* check_notice.c */
 void sim_check_given(const sim_sender *sender, const sim_incoming *incoming);
 void sim_check_failed(sim_side *side);
-void sim_check_refused(sim_node *prefill, const kvf_request *request);
 void sim_check_letter_lost(const sim_inbox *inbox);
+void sim_check_turned_away(const sim_inbox *inbox, const kvf_request *request);
 void sim_check_heard(sim_side *side, const sim_inbox *inbox, kvf_slice agent_name,
                      const kvf_notice *notice);
 void sim_check_released(const sim_side *side);

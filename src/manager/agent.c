@@ -174,6 +174,14 @@ kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint
     return KVF_OK;
 }
 
+bool kvf_agent_has_asked(kvf_manager *manager, const kvf_request *request)
+{
+    kvf_agent *known = NULL;
+    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
+              known);
+    return known != NULL && request->epoch != 0 && request->epoch <= known->past.highest_epoch;
+}
+
 bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request)
 {
     char name[KVF_AGENT_NAME_MAX + 1];
@@ -181,12 +189,18 @@ bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request)
     kvf_peer_past past = {0};
     HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
               known);
-    if (known != NULL || !kvf_slice_to_text(request->agent_name, name, sizeof name))
+    if (request->epoch == 0 || known != NULL ||
+        !kvf_slice_to_text(request->agent_name, name, sizeof name))
         return false;
     kvf_formers_recall_epochs(&manager->formers, name, &past.highest_epoch, &past.unflushed_epoch);
-    bool news = kvf_peer_asks(&past, request->room, request->epoch) == KVF_NEWS;
+    kvf_peer_gives_up(&past, request->epoch);
     kvf_formers_keep_epochs(&manager->formers, name, past.highest_epoch, past.unflushed_epoch);
-    return news;
+    DL_FOREACH(manager->dead_agents, known)
+    {
+        if (strcmp(known->name, name) == 0)
+            return false;
+    }
+    return kvf_peer_may_acknowledge(&past, request->epoch);
 }
 
 static void unload(kvf_agent *agent)

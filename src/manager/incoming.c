@@ -480,6 +480,17 @@ static void forget_extensions(kvf_request *request)
     request->lease = 0;
 }
 
+/* Not where it is an old one that comes again: the room may be another one by now. */
+static void turn_away(kvf_manager *manager, const kvf_request *request, const kvf_error *error)
+{
+    if (kvf_agent_has_asked(manager, request)) {
+        drop(manager, error);
+        return;
+    }
+    kvf_messenger_send(manager, request, error, kvf_agent_turn_away(manager, request));
+    refuse(manager, request->room, error);
+}
+
 void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *frames, size_t count)
 {
     kvf_manager *manager = user;
@@ -507,8 +518,7 @@ void kvf_incoming_message(void *user, uint64_t connection, const kvf_slice *fram
     if (manager->settings.extensions == 0)
         forget_extensions(&request);
     if (kvf_agent_find(manager, &request, connection, &agent, &error) != KVF_OK) {
-        kvf_messenger_send(manager, &request, &error, kvf_agent_turn_away(manager, &request));
-        refuse(manager, request.room, &error);
+        turn_away(manager, &request, &error);
         return;
     }
     if (!is_news(agent, &request, &error)) {

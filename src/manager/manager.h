@@ -320,6 +320,8 @@ void kvf_held_timer(kvf_timer *timer, uint64_t now);
 
 /* agent.c: decode processes, as prefill sees them */
 typedef struct kvf_binding kvf_binding;
+/* Whether its agent has asked for something since. */
+bool kvf_agent_has_asked(kvf_manager *manager, const kvf_request *request);
 /* Of a request that was refused before its agent was known: true when nothing of it is under way, nor will be, should it
  * come again. */
 bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request);

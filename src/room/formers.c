@@ -43,16 +43,12 @@ void kvf_formers_free(kvf_formers *formers)
         forget(formers, &formers->all);
 }
 
-static void forget_name(kvf_formers *formers, const char *name)
-{
-    kvf_former **known = find(formers, name);
-    if (*known != NULL)
-        forget(formers, known);
-}
-
 /* NULL without memory. */
-static kvf_former *add(kvf_formers *formers, const char *name)
+static kvf_former *find_or_add(kvf_formers *formers, const char *name)
 {
+    kvf_former *known = *find(formers, name);
+    if (known != NULL)
+        return known;
     size_t length = strlen(name) + 1;
     kvf_former *former = calloc(1, sizeof *former + length);
     if (former == NULL)
@@ -65,36 +61,42 @@ static kvf_former *add(kvf_formers *formers, const char *name)
     return former;
 }
 
+static void forget_if_empty(kvf_formers *formers, const char *name)
+{
+    kvf_former **known = find(formers, name);
+    if ((*known)->ids.count == 0 && (*known)->highest_epoch == 0 && (*known)->unflushed_epoch == 0)
+        forget(formers, known);
+}
+
 void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *memory)
 {
-    forget_name(formers, name);
-    kvf_former *former = memory->count > 0 ? add(formers, name) : NULL;
+    bool known = *find(formers, name) != NULL;
+    kvf_former *former = known || memory->count > 0 ? find_or_add(formers, name) : NULL;
     if (former == NULL) {
         kvf_room_memory_free(memory);
         return;
     }
+    kvf_room_memory_free(&former->ids);
     former->ids = *memory;
     kvf_room_memory_init(memory, memory->limit);
+    forget_if_empty(formers, name);
 }
 
 void kvf_formers_recall(kvf_formers *formers, const char *name, kvf_room_memory *memory)
 {
-    kvf_former **known = find(formers, name);
-    if (*known == NULL || (*known)->ids.count == 0)
+    kvf_former *known = *find(formers, name);
+    if (known == NULL || known->ids.count == 0)
         return;
     kvf_room_memory_free(memory);
-    *memory = (*known)->ids;
-    kvf_room_memory_init(&(*known)->ids, 0);
-    forget(formers, known);
+    *memory = known->ids;
+    kvf_room_memory_init(&known->ids, 0);
+    forget_if_empty(formers, name);
 }
 
 void kvf_formers_keep_epochs(kvf_formers *formers, const char *name, uint64_t highest,
                              uint64_t unflushed)
 {
-    if (highest == 0 && unflushed == 0)
-        return;
-    forget_name(formers, name);
-    kvf_former *former = add(formers, name);
+    kvf_former *former = highest == 0 && unflushed == 0 ? NULL : find_or_add(formers, name);
     if (former == NULL)
         return;
     former->highest_epoch = highest;
@@ -104,10 +106,11 @@ void kvf_formers_keep_epochs(kvf_formers *formers, const char *name, uint64_t hi
 void kvf_formers_recall_epochs(kvf_formers *formers, const char *name, uint64_t *highest,
                                uint64_t *unflushed)
 {
-    kvf_former **known = find(formers, name);
-    if (*known == NULL)
+    kvf_former *known = *find(formers, name);
+    if (known == NULL || (known->highest_epoch == 0 && known->unflushed_epoch == 0))
         return;
-    *highest = (*known)->highest_epoch;
-    *unflushed = (*known)->unflushed_epoch;
-    forget(formers, known);
+    *highest = known->highest_epoch;
+    *unflushed = known->unflushed_epoch;
+    known->highest_epoch = known->unflushed_epoch = 0;
+    forget_if_empty(formers, name);
 }

@@ -102,6 +102,28 @@ static void epochs_come_back_to_their_name_once(void **state)
     kvf_formers_free(&formers);
 }
 
+/* Who has both has each by itself. */
+static void ids_and_epochs_do_not_meet(void **state)
+{
+    (void)state;
+    kvf_formers formers = {0};
+    kvf_room_memory memory = ids(10, 1);
+    uint64_t highest = 0;
+    uint64_t unflushed = 0;
+    kvf_formers_keep(&formers, "one", &memory);
+    kvf_formers_recall_epochs(&formers, "one", &highest, &unflushed);
+    assert_int_equal(formers.count, 1);
+    kvf_formers_keep_epochs(&formers, "one", 7, 5);
+    assert_int_equal(formers.count, 1);
+    kvf_formers_recall(&formers, "one", &memory);
+    assert_true(kvf_room_memory_has(&memory, 10));
+    kvf_formers_recall_epochs(&formers, "one", &highest, &unflushed);
+    assert_int_equal(highest, 7);
+    assert_int_equal(formers.count, 0);
+    kvf_room_memory_free(&memory);
+    kvf_formers_free(&formers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +131,7 @@ int main(void)
         cmocka_unit_test(the_latest_ids_of_a_name_count),
         cmocka_unit_test(the_oldest_are_forgotten),
         cmocka_unit_test(epochs_come_back_to_their_name_once),
+        cmocka_unit_test(ids_and_epochs_do_not_meet),
     };
     return cmocka_run_group_tests_name("room/formers", tests, NULL, NULL);
 }
