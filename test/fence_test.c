@@ -85,6 +85,14 @@ static void proven(kvf_receiver *receiver, kvf_proof proof)
     kvf_receiver_close(receiver);
 }
 
+static void wait_until_nothing_is_fenced(void)
+{
+    uint64_t deadline = kvf_clock_now() + 30 * KVF_SECOND;
+    while (test_statistics(&one.decode).rooms_fencing > 0 && kvf_clock_now() < deadline)
+        continue;
+    assert_int_equal(test_statistics(&one.decode).rooms_fencing, 0);
+}
+
 /* ---- Between kvferry peers ------------------------------------------------------------------------ */
 
 static const char *const patient[] = {"fence_timeout", "60s", NULL};
@@ -254,10 +262,7 @@ static void a_closed_room_is_fenced_without_its_handle(void **state)
     untouched(0);
     kvf_receiver_close(receiver);
     kvf_sender_close(sender);
-    uint64_t deadline = kvf_clock_now() + 30 * KVF_SECOND;
-    while (test_statistics(&one.decode).rooms_fencing > 0 && kvf_clock_now() < deadline)
-        continue;
-    assert_int_equal(test_statistics(&one.decode).rooms_fencing, 0);
+    wait_until_nothing_is_fenced();
 }
 
 /* The prefill's transport loses the decode, but not its control connection: the agent is still known, so that the decode
@@ -469,6 +474,47 @@ static void a_used_id_is_refused_by_name(void **state)
     test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 6, PAGES);
 }
 
+/* Whatever is remembered: what the prefill writes and notifies for the first room would count for the second. */
+static void an_id_is_refused_while_it_is_fenced(const char *engine, const char *const *forgetful)
+{
+    start(engine, stock, forgetful);
+    kvf_receiver *receiver = ask(1, 0);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_close(receiver);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 2, PAGES);
+    test_worker_fill(&one.decode);
+    receiver = ask(1, 16);
+    test_receiver_ends(&one.decode, receiver, KVF_BUSY, "may still write to an earlier room 1");
+    proven(receiver, KVF_PROOF_NEVER_DISCLOSED);
+    kvf_sender *sender = give(1);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    kvf_sender_close(sender);
+    wait_until_nothing_is_fenced();
+    arrived(0);
+    untouched(16);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 3, PAGES);
+}
+
+static void a_fenced_id_is_refused_without_a_memory(void **state)
+{
+    static const char *const forgetful[] = {"remembered_rooms", "0", "fence_timeout", "60s", NULL};
+    an_id_is_refused_while_it_is_fenced(*state, forgetful);
+}
+
+static void a_fenced_id_is_refused_when_others_took_its_place(void **state)
+{
+    static const char *const forgetful[] = {"remembered_rooms", "1", "fence_timeout", "60s", NULL};
+    an_id_is_refused_while_it_is_fenced(*state, forgetful);
+}
+
+/* There the key is an epoch, and the room is found by its id. */
+static void a_fenced_id_is_refused_where_kvferry_was_assumed(void **state)
+{
+    static const char *const forgetful[] = {
+        "remembered_rooms", "0", "fence_timeout", "60s", "peer_extensions", "assume", NULL};
+    an_id_is_refused_while_it_is_fenced(*state, forgetful);
+}
+
 static void start_prefill_again(const char *const *settings)
 {
     uint64_t lost = test_statistics(&one.decode).peers_lost;
@@ -564,6 +610,9 @@ int main(void)
         ON_EACH(a_room_that_must_be_verified_says_that_it_was_wrong),
         ON_EACH(a_hello_shows_who_was_assumed),
         ON_EACH(a_used_id_is_refused_by_name),
+        ON_EACH(a_fenced_id_is_refused_without_a_memory),
+        ON_EACH(a_fenced_id_is_refused_when_others_took_its_place),
+        ON_EACH(a_fenced_id_is_refused_where_kvferry_was_assumed),
         ON("loop", a_used_id_is_forgotten_when_the_rank_restarts),
         ON_PLACED(a_restarted_prefill_is_a_new_peer),
     };

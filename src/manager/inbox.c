@@ -54,21 +54,30 @@ static unsigned reach_of(const kvf_rank *rank)
 
 /* ---- What arrives ------------------------------------------------------------------------------- */
 
-/* A rank that was only assumed to be kvferry, and isn't, knows no epochs, writes the first aux buffer alone, and sends
- * no sums. */
-static kvf_target *find_by_room(kvf_inbox *inbox, uint64_t room)
+static kvf_target *find_room(const kvf_inbox *inbox, uint64_t room)
 {
     kvf_target *target;
     kvf_target *next;
+    if (!inbox->extended)
+        return kvf_inbox_target(inbox, room, room);
     HASH_ITER(by_key, inbox->targets, target, next)
     {
-        if (target->receiver->room.id != room)
-            continue;
-        target->receiver->all_aux = false;
-        kvf_checking_mistaken(target->receiver);
-        return target;
+        if (target->receiver->room.id == room)
+            return target;
     }
     return NULL;
+}
+
+/* A rank that was only assumed to be kvferry, and isn't, knows no epochs, writes the first aux buffer alone, and sends
+ * no sums. */
+static kvf_target *find_mistaken(kvf_inbox *inbox, uint64_t room)
+{
+    kvf_target *target = find_room(inbox, room);
+    if (target == NULL)
+        return NULL;
+    target->receiver->all_aux = false;
+    kvf_checking_mistaken(target->receiver);
+    return target;
 }
 
 static kvf_target *find_target(kvf_inbox *inbox, const kvf_notice *notice)
@@ -76,7 +85,7 @@ static kvf_target *find_target(kvf_inbox *inbox, const kvf_notice *notice)
     if (!inbox->extended)
         return notice->epoch == 0 ? kvf_inbox_target(inbox, notice->room, notice->room) : NULL;
     if (notice->epoch == 0)
-        return inbox->rank->shown ? NULL : find_by_room(inbox, notice->room);
+        return inbox->rank->shown ? NULL : find_mistaken(inbox, notice->room);
     kvf_target *target = kvf_inbox_target(inbox, notice->epoch, notice->room);
     if (target != NULL)
         kvf_rank_show(inbox->rank);
@@ -208,11 +217,16 @@ void kvf_inbox_remove(kvf_target *target)
     release(inbox);
 }
 
-kvf_target *kvf_inbox_target(kvf_inbox *inbox, uint64_t key, uint64_t room)
+kvf_target *kvf_inbox_target(const kvf_inbox *inbox, uint64_t key, uint64_t room)
 {
     kvf_target *target = NULL;
     HASH_FIND(by_key, inbox->targets, &key, sizeof key, target);
     return target != NULL && target->receiver->room.id == room ? target : NULL;
+}
+
+bool kvf_inbox_serves(const kvf_inbox *inbox, uint64_t room)
+{
+    return find_room(inbox, room) != NULL;
 }
 
 void kvf_inbox_retire(kvf_inbox *inbox)

@@ -28,7 +28,9 @@ kvf_inbox *kvf_inbox_find(kvf_manager *manager, kvf_slice agent_name);
 /* Notes that the target's request is about to name this inbox, under the key that notices will carry. */
 bool kvf_inbox_add(kvf_inbox *inbox, kvf_target *target, uint64_t key); /* false: no memory */
 void kvf_inbox_remove(kvf_target *target);
-kvf_target *kvf_inbox_target(kvf_inbox *inbox, uint64_t key, uint64_t room);
+kvf_target *kvf_inbox_target(const kvf_inbox *inbox, uint64_t key, uint64_t room);
+/* A room of that id is written to through it, or may be still. */
+bool kvf_inbox_serves(const kvf_inbox *inbox, uint64_t room);
 /* Tells the target's rank something about its request; *put_off: the same again when the connection is writable.
  * Where it can't be sent the connection is about to be lost. */
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
