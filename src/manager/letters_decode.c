@@ -1,5 +1,5 @@
-/* Decode: letters from kvferry prefills. A letter counts only for a request that this side made, which its agent name
- * and epoch prove: both are random, and told to that prefill alone. */
+/* Decode: letters from kvferry prefills. A letter counts only for a request that this side made. Its agent name proves
+ * who writes: it is random, and told to that prefill alone. Its epoch, which counts from 1, says which request. */
 #include "manager/inbox.h"
 #include "wire/letter.h"
 
