@@ -437,6 +437,53 @@ static void sums_that_run_ahead_end_their_room(void **state)
     kvf_bytes_free(&body);
 }
 
+/* The room that needs too much ends, not the one that was there before; and what it held is free again. */
+static void sums_of_all_rooms_have_a_limit(void **state)
+{
+    (void)state;
+    enum { FITTING = 40, TOO_MANY = 100, FIRST_PAGE = 10 };
+    static const char *const narrow[] = {"verify",
+                                         "required",
+                                         "peer_extensions",
+                                         "assume",
+                                         "max_sums_bytes",
+                                         "4KiB",
+                                         "waiting_timeout",
+                                         "20s",
+                                         NULL};
+    uint32_t many[TOO_MANY];
+    test_shape shape = test_small_shape;
+    shape.pages = FIRST_PAGE + TOO_MANY;
+    for (uint32_t i = 0; i < TOO_MANY; i++)
+        many[i] = FIRST_PAGE + i;
+    start(&shape, NULL, narrow);
+    kvf_receiver *before = requested(1);
+    uint64_t epoch = one.raw.epoch;
+    tell_sums(&first_chunk, 0, 0);
+    kvf_receiver *receiver = test_receiver_open(&one.decode, one.bootstrap.address, 2);
+    assert_int_equal(kvf_receiver_expect(receiver, many, TOO_MANY, 0), KVF_OK);
+    raw_prefill_requested(&one.raw, 2);
+    for (uint32_t chunk = 0; chunk + 1 < TOO_MANY; chunk++) {
+        if (chunk == FITTING) {
+            test_wait_statistic(&one.decode, messages_received, 1 + FITTING);
+            assert_int_not_equal(kvf_receiver_poll(receiver), KVF_FAILED);
+        }
+        tell_sums(&(kvf_chunk_sums){.chunk = chunk, .page_count = 1, .buffer_count = BUFFERS}, 0,
+                  0);
+    }
+    hears(KVF_LETTER_ABORT, NULL, 0);
+    ends(receiver, KVF_LIMIT, "setting max_sums_bytes");
+    one.raw.room = 1;
+    one.raw.epoch = epoch;
+    tell_sums(&last_chunk, 2, 0);
+    notify(KVF_NOTICE_CHUNK, 0, false);
+    notify(KVF_NOTICE_CHUNK, 1, true);
+    notify(KVF_NOTICE_AUX, 0, false);
+    hears_verdict(0);
+    hears_verdict(1);
+    ends(before, KVF_OK, NULL);
+}
+
 static void a_prefill_without_sums_is_named(void **state)
 {
     (void)state;
@@ -718,6 +765,7 @@ int main(void)
         TEST(pages_that_are_equal_after_all_are_told),
         TEST(answers_nobody_asked_for_end_their_room),
         TEST(sums_that_run_ahead_end_their_room),
+        TEST(sums_of_all_rooms_have_a_limit),
         TEST(a_prefill_without_sums_is_named),
         TEST(an_abort_while_sums_are_missing_is_proven),
         TEST(stray_letters_are_dropped),

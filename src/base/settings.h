@@ -90,6 +90,8 @@
     NUMBER(max_held_requests, COUNT, 65536, 1, 1 << 24,                                            \
            "requests held for senders not opened yet")                                             \
     NUMBER(max_held_bytes, BYTES, 256 << 20, 4096, UINT64_C(1) << 40, "memory of held requests")   \
+    NUMBER(max_sums_bytes, BYTES, 256 << 20, 4096, UINT64_C(1) << 40,                              \
+           "decode: memory of sums that came ahead of what they check, all rooms together")        \
     NUMBER(max_frame_bytes, BYTES, 16 << 20, 1024, UINT64_C(1) << 31,                              \
            "one frame of a control message")                                                       \
     NUMBER(max_message_frames, COUNT, 64, 12, 1024, "frames of a control message")                 \

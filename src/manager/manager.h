@@ -253,6 +253,7 @@ struct kvf_manager {
     kvf_inbox *inboxes;    /* by agent name */
     kvf_receiver *fencing; /* closed, but a write to their pages may still come */
     /* both */
+    size_t sums_bytes;   /* decode: held by all rooms */
     kvf_formers formers; /* of stock peers: agents by their name, ranks by their place */
     kvf_link *busy_links;
     kvf_work *work; /* whose turn it is, first */

@@ -217,6 +217,7 @@ static void drop_sums(kvf_checking *checking)
 {
     held_sums *head = checking->sums;
     checking->sums_held -= (uint64_t)8 * head->item_count;
+    manager_of(checking)->sums_bytes -= sizeof *head + (size_t)8 * head->item_count;
     DL_DELETE(checking->sums, head);
     free(head);
 }
@@ -371,7 +372,14 @@ static kvf_status check_chunk_sums(const kvf_checking *checking, const kvf_chunk
 
 static kvf_status keep_sums(kvf_checking *checking, const kvf_chunk_sums *sums, kvf_error *error)
 {
-    held_sums *held = malloc(sizeof *held + sums->sums.length);
+    kvf_manager *manager = manager_of(checking);
+    size_t size = sizeof(held_sums) + sums->sums.length;
+    if (manager->sums_bytes + size > manager->settings.max_sums_bytes)
+        return kvf_error_set(error, KVF_LIMIT,
+                             "the sums of chunk %u find no room: those of all rooms would take "
+                             "more than %llu bytes (setting max_sums_bytes)",
+                             sums->chunk, (unsigned long long)manager->settings.max_sums_bytes);
+    held_sums *held = malloc(size);
     if (held == NULL)
         return kvf_error_set(error, KVF_NO_MEMORY, "no memory for the sums of a chunk");
     held->page_count = sums->page_count;
@@ -380,6 +388,7 @@ static kvf_status keep_sums(kvf_checking *checking, const kvf_chunk_sums *sums, 
     memcpy(held->sums, sums->sums.data, sums->sums.length);
     DL_APPEND(checking->sums, held);
     checking->sums_held += sums->sums.length;
+    manager->sums_bytes += size;
     checking->chunks_told++;
     checking->pages_told += sums->page_count;
     checking->last_told = sums->last;
@@ -418,9 +427,13 @@ void kvf_checking_sums(kvf_receiver *receiver, kvf_status status, kvf_slice text
         return;
     }
     if (kvf_chunk_sums_decode(body, &sums, &error) != KVF_OK ||
-        check_chunk_sums(checking, &sums, &error) != KVF_OK ||
-        keep_sums(checking, &sums, &error) != KVF_OK) {
+        check_chunk_sums(checking, &sums, &error) != KVF_OK) {
         distrust(checking, &error);
+        return;
+    }
+    if (keep_sums(checking, &sums, &error) != KVF_OK) {
+        kvf_rank_prefix(rank_of(checking), &error);
+        kvf_receiver_fail(receiver, &error);
         return;
     }
     go_on(checking);
