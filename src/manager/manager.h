@@ -398,7 +398,7 @@ void kvf_fence_end(kvf_receiver *receiver);
 /* letters_decode.c: what kvferry peers tell each other */
 void kvf_letters_message(void *manager, uint64_t connection, const kvf_slice *frames, size_t count);
 
-/* verify_decode.c: checking what has arrived against the source's sums */
+/* verify_decode.c, compare_decode.c: checking what has arrived against the source's sums */
 /* Before the request: whether the room is verified. KVF_UNSUPPORTED where it must be and can't. */
 kvf_status kvf_checking_decide(kvf_receiver *receiver, kvf_error *error);
 /* Every notification of the room comes here first. */
