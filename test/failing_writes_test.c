@@ -147,8 +147,9 @@ static void what_the_kernel_refuses_is_told(void **state)
 /* The sender can't know: it has done its part. The decode ends by its deadline, and is told that nothing more comes. */
 static void is_lost(const char *engine, const char *const *losing, const char *text)
 {
-    static const char *const hasty[] = {"waiting_timeout", "300ms", "fence_timeout", "60s", NULL};
+    static const char *const hasty[] = {"waiting_timeout", "1s", "fence_timeout", "60s", NULL};
     start(engine, losing, hasty);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 3, PAGES); /* connects */
     kvf_receiver *receiver = ask();
     kvf_sender *sender = give();
     test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
@@ -160,13 +161,13 @@ static void is_lost(const char *engine, const char *const *losing, const char *t
 
 static void a_lost_notification_of_a_chunk_ends_by_the_deadline(void **state)
 {
-    static const char *const losing[] = {"fault", "notify_drop=2", NULL};
+    static const char *const losing[] = {"fault", "notify_drop=4", NULL};
     is_lost(*state, losing, "after 2 chunks (the last among them) the rest did not arrive within");
 }
 
 static void a_lost_notification_of_the_aux_record_ends_by_the_deadline(void **state)
 {
-    static const char *const losing[] = {"fault", "notify_drop=4", NULL};
+    static const char *const losing[] = {"fault", "notify_drop=6", NULL};
     is_lost(*state, losing, "after 3 chunks (the last among them) the rest did not arrive within");
 }
 

@@ -570,7 +570,7 @@ static void a_restarted_prefill_is_a_new_peer(void **state)
     assert_int_equal(test_statistics(&one.decode).peers_lost, 1);
     test_worker_open(&one.prefill, KVF_PREFILL, NULL, one.bootstrap.address, there);
     assert_int_equal(kvf_manager_port(one.prefill.manager), strtoul(port, NULL, 10));
-    test_wait_statistic(&one.prefill, registered, 1); /* in place of the old one */
+    test_wait_statistic(&one.prefill, registered, 1); /* until then the old row is there */
     test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 1, PAGES);
     test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 3, PAGES);
 }

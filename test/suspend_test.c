@@ -85,6 +85,7 @@ static void be_prefill(const scenario *what, const char *engine, int orders, int
     test_worker_open(&prefill.worker, KVF_PREFILL, NULL, address, what->settings);
     test_worker_fill(&prefill.worker);
     what->prefill(&prefill);
+    (void)!read(orders, address, 1); /* its end says that nobody looks any more */
     test_worker_close(&prefill.worker);
     _exit(0);
 }
@@ -187,10 +188,10 @@ static void run(const scenario *what, const char *engine)
         fail_msg("the prefill's room ended with: %s", line);
     report(&prefill, line, sizeof line);
     assert_int_equal(atoi(line), KVF_PAGES_SAFE);
+    (void)close(prefill.orders);
     assert_int_equal(waitpid(prefill.pid, &status, 0), prefill.pid);
     assert_int_equal(status, 0);
     (void)fclose(prefill.reports);
-    (void)close(prefill.orders);
     for (size_t i = 0; i < PAGES; i++)
         assert_true(test_page_untouched(&decode, i));
     kvf_receiver_close(receiver);
@@ -255,10 +256,10 @@ static void what_is_asked_of_it_soon_afterwards_is_refused(void **state)
     report(&prefill, line, sizeof line);
     assert_int_equal(atoi(line), KVF_PAGES_SAFE);
     kvf_receiver_close(receiver);
+    (void)close(prefill.orders);
     assert_int_equal(waitpid(prefill.pid, &status, 0), prefill.pid);
     assert_int_equal(status, 0);
     (void)fclose(prefill.reports);
-    (void)close(prefill.orders);
     test_worker_close(&decode);
     test_bootstrap_close(&bootstrap);
     if (late)
