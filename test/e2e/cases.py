@@ -1,16 +1,35 @@
 """The cases: what is broken, and what must hold all the same. Each is called with a fresh Stage."""
 
+import contextlib
+import itertools
 import os
+import pathlib
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from processes import NOTICED, POOL, TRANSPORTS, Failed, Process, Stage, drawn, ends_well, good_room, receive, send, stopped
+from processes import (
+    NOTICED,
+    POOL,
+    SMALL,
+    TRANSPORTS,
+    Failed,
+    Line,
+    Process,
+    Stage,
+    begin,
+    drawn,
+    ends_well,
+    good_room,
+    receive,
+    send,
+    stopped,
+)
 
 Case = Callable[[Stage], str | None]  # returns what was measured
-
-GONE = ("peer gone", "transport")
+Room = tuple[Process, Process, int]  # prefill, decode, number
 
 # Pieces so small, and so few at a time, that a transfer can be met in its middle.
 SLOW = {"write_size": "4KiB", "outstanding_bytes": "4KiB"}
@@ -21,27 +40,38 @@ PARTS = {"chunks": [40] * 12}
 class Four:
     """Two prefills and two decodes, so that there is somebody whom a fault doesn't concern."""
 
-    def __init__(self, stage: Stage, **prefill_settings: str) -> None:
+    def __init__(self, stage: Stage, first: dict[str, str], second: dict[str, str], **common: str) -> None:
+        """`first` are the settings of prefill a, `second` those of prefill b."""
         self.stage = stage
-        self.prefill_settings = prefill_settings
+        self.prefill_settings = first | common
+        self.common = common
         self.addresses = [stage.bootstrap(f"bootstrap {side}") for side in "ab"]
-        self.prefill = stage.worker("prefill", self.addresses[0], "prefill a", **prefill_settings)
-        self.other_prefill = stage.worker("prefill", self.addresses[1], "prefill b")
-        self.decode = stage.worker("decode", self.addresses[0], "decode a")
-        self.other_decode = stage.worker("decode", self.addresses[0], "decode b")
-        good_room(self.other_prefill, self.decode, address=self.addresses[1])
-        good_room(self.other_prefill, self.other_decode, address=self.addresses[1])
+        self.prefill = stage.worker("prefill", self.addresses[0], "prefill a", **self.prefill_settings)
+        self.other_prefill = stage.worker("prefill", self.addresses[1], "prefill b", **(second | common))
+        self.decode = stage.worker("decode", self.addresses[0], "decode a", **common)
+        self.other_decode = stage.worker("decode", self.addresses[0], "decode b", **common)
+
+    def begin(self, pairs: list[tuple[Process, Process]], count: int = SMALL) -> list[Room]:
+        """Good rooms, all at once."""
+        return [
+            (prefill, decode, begin(prefill, decode, count=count, address=self.addresses[prefill is self.other_prefill]))
+            for prefill, decode in pairs
+        ]
 
     def bring_back(self, role: str) -> None:
         """The victim, as a new process on the same port."""
         if role == "prefill":
             self.prefill = self.stage.worker("prefill", self.addresses[0], "prefill a", **self.prefill_settings)
         else:
-            self.decode = self.stage.worker("decode", self.addresses[0], "decode a")
+            self.decode = self.stage.worker("decode", self.addresses[0], "decode a", **self.common)
 
     def quit(self) -> None:
         for process in (self.prefill, self.other_prefill, self.decode, self.other_decode):
             process.quit()
+
+
+def _end_well(rooms: list[Room], count: int = SMALL) -> list[Line]:
+    return [ends_well(prefill, decode, room, count=count) for prefill, decode, room in rooms]
 
 
 # ---- The checks themselves --------------------------------------------------------------------------------------
@@ -103,78 +133,150 @@ def _complain(stage: Stage, complaint: str) -> None:
 # ---- SIGKILL and SIGSTOP of either side, before, during and after a transfer ------------------------------------
 
 
-def _reach(four: Four, phase: str) -> None:
-    """Room 1 of prefill a and decode a is before, in, or after its transfer."""
-    if phase == "before":  # asked for, and nobody sends
-        four.decode.tell(receive(1))
-        four.prefill.until("room 1 is held", lambda counters: counters["requests_held"] == 1)
-        return
-    asked, given = drawn(1, four.prefill, LARGE, **PARTS)
-    four.decode.tell(asked)
-    four.prefill.tell(given)
-    if phase == "during":
-        four.prefill.until("room 1 is under way", lambda counters: counters["pages_sent"] >= 40)
-    else:
-        four.decode.succeeded(1)
-        four.prefill.succeeded(1)
+# A closed connection tells of a kill; heartbeats would take a minute. Silence tells of a stopped process.
+HEARTBEATS = {"KILL": "60s", "STOP": "1s"}
+NOTICED_WITHIN = {"KILL": 5.0, "STOP": 1.0 + 0.2 + 2.0}  # heartbeat_timeout, heartbeat_interval, a busy machine
+FENCE = 2.0  # fence_timeout
+
+# What proves that room 1's pages are safe, where they are (docs/fence.md). A stopped process goes on one day and writes
+# past an inbox by CMA, so nothing does there. What was handed to a stopped decode may or may not get through.
+PROOFS = {
+    ("KILL", "prefill", "shm"): ("writer exited",),
+    ("KILL", "prefill", "tcp"): ("receiver closed",),
+    ("STOP", "prefill", "shm"): ("none",),
+    ("STOP", "prefill", "tcp"): ("receiver closed",),
+    ("KILL", "decode", "shm"): ("transport done",),
+    ("KILL", "decode", "tcp"): ("transport done",),
+    ("STOP", "decode", "shm"): ("transport done", "none"),
+    ("STOP", "decode", "tcp"): ("transport done", "none"),
+}
 
 
-def _survivor_notices(survivor: Process, since: int, phase: str) -> str | None:
-    """What became of room 1 on the other side, and how soon."""
-    if phase == "after":
-        return None
-    line = survivor.failed(1, GONE, NOTICED)
-    seconds = (line["ended_ns"] - since) / 1e9
-    settled = survivor.settled(1)
-    since_settled = (settled.get("settled_ns", line["ended_ns"]) - since) / 1e9
-    proof = settled["proof"] if settled["safety"] == "safe" else "released, unproven"
-    return f"Failed after {seconds:.3f} s, settled after {since_settled:.3f} s ({proof})"
+@dataclass
+class Death:
+    """One of the four is killed or stopped while room 1 of prefill a and decode a is before, in, or after its transfer,
+    and rooms of the other pairs are in theirs."""
 
+    four: Four
+    signal_name: str
+    victim: str
+    phase: str
 
-def _others_go_on(four: Four, victim: str) -> None:
-    """Who has nothing to do with the victim is not disturbed."""
-    if victim == "prefill":
-        good_room(four.other_prefill, four.decode, address=four.addresses[1])
-    else:
-        good_room(four.prefill, four.other_decode)
-    good_room(four.other_prefill, four.other_decode, address=four.addresses[1])
+    @property
+    def dying(self) -> Process:
+        return self.four.prefill if self.victim == "prefill" else self.four.decode
 
+    @property
+    def survivor(self) -> Process:
+        return self.four.decode if self.victim == "prefill" else self.four.prefill
 
-def _kill(four: Four, victim: str, phase: str) -> str | None:
-    _reach(four, phase)
-    dying, survivor = (four.prefill, four.decode) if victim == "prefill" else (four.decode, four.prefill)
-    since = dying.signal(signal.SIGKILL)
-    # A request that is only held has no sender that could fail.
-    notice = None if (victim, phase) == ("decode", "before") else _survivor_notices(survivor, since, phase)
-    _others_go_on(four, victim)
-    dying.reap()
-    four.bring_back(victim)
-    return notice
+    @property
+    def others(self) -> list[tuple[Process, Process]]:
+        """The pairs whom it doesn't concern."""
+        four = self.four
+        survivors = (four.other_prefill, four.decode) if self.victim == "prefill" else (four.prefill, four.other_decode)
+        return [survivors, (four.other_prefill, four.other_decode)]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether room 1 is open on the side that survives: a request that is only held has no sender."""
+        return self.phase == "during" or (self.victim, self.phase) == ("prefill", "before")
 
-def _stop(four: Four, victim: str, phase: str) -> str | None:
-    _reach(four, phase)
-    stopping, survivor = (four.prefill, four.decode) if victim == "prefill" else (four.decode, four.prefill)
-    with stopped(stopping) as since:
-        notice = None if (victim, phase) == ("decode", "before") else _survivor_notices(survivor, since, phase)
-        _others_go_on(four, victim)
-        if notice is None:  # nobody has told yet that the peer counts as lost
-            survivor.until("the peer is lost", lambda counters: counters["peers_lost"] >= 1, NOTICED)
-    if phase == "after":  # a room that it begins before it has seen that goes down with the old connection
-        stopping.until("it sees that it was given up", lambda counters: counters["peers_lost"] >= 1, NOTICED)
-    if phase != "after" and not (victim, phase) == ("prefill", "before"):
-        stopping.failed(1, (*GONE, "peer failed"))  # it ends on the side that was stopped as well
-        stopping.settled(1)
-    return notice
+    def reach(self) -> list[Room]:
+        """Rooms of the others are in transfer, and room 1 is in its phase."""
+        count = LARGE if self.phase == "during" else SMALL
+        others = [] if self.phase == "after" else self._begin_others(count)
+        if self.phase == "before":  # asked for, and nobody sends
+            held = self.four.prefill.statistics()["requests_held"]
+            self.four.decode.tell(receive(1))
+            self.four.prefill.until("room 1 is held", lambda counters: counters["requests_held"] == held + 1)
+            return others
+        before = self.four.prefill.statistics()["pages_sent"]
+        asked, given = drawn(1, self.four.prefill, LARGE, **PARTS)
+        self.four.decode.tell(asked)
+        self.four.prefill.tell(given)
+        if self.phase == "during":
+            self.four.prefill.until("room 1 is under way", lambda counters: counters["pages_sent"] >= before + 40)
+            return others
+        ends_well(self.four.prefill, self.four.decode, 1, count=LARGE)
+        return self._begin_others(count)
+
+    def _begin_others(self, count: int) -> list[Room]:
+        """Their transfers are posted, and held for a while (except prefill a's where room 1 is in its transfer)."""
+        before = [prefill.statistics()["messages_received"] for prefill, _ in self.others]
+        asked = 2 if self.victim == "prefill" else 1  # both rooms are prefill b's then
+        rooms = self.four.begin(self.others, count)
+        for (prefill, _), messages in zip(self.others, before, strict=True):
+            prefill.until(
+                "the others' transfers are posted",
+                lambda counters: counters["messages_received"] >= messages + asked and counters["requests_held"] == 0,
+            )
+        return rooms
+
+    def notice(self, since: int) -> str:
+        """What the other side says of room 1, how soon, and when and why its pages are safe."""
+        within = NOTICED_WITHIN[self.signal_name]
+        if not self.is_open:
+            self.survivor.until("the peer is lost", lambda counters: counters["peers_lost"] == 1, within)
+            self.survivor.until("room 1 isn't held any more", lambda counters: counters["requests_held"] == 0, within)
+            return f"noticed after {(time.monotonic_ns() - since) / 1e9:.3f} s"
+        line = self.survivor.failed(1, ("peer gone",), within)
+        seconds = (line["ended_ns"] - since) / 1e9
+        settled = self.survivor.settled(1)
+        since_settled = (settled.get("settled_ns", line["ended_ns"]) - since) / 1e9
+        if seconds > within or settled["proof"] not in PROOFS[self.signal_name, self.victim, self.four.stage.transport]:
+            raise Failed(f"after {seconds:.3f} s: {line}; after {since_settled:.3f} s: {settled}")
+        early = since_settled - seconds < FENCE - 0.1 if settled["proof"] == "none" else since_settled > within + FENCE
+        if early:
+            raise Failed(f"settled after {since_settled:.3f} s, failed after {seconds:.3f} s: {settled}")
+        proof = settled["proof"] if settled["safety"] == "safe" else "released, unproven"
+        return f"Failed after {seconds:.3f} s, settled after {since_settled:.3f} s ({proof})"
+
+    def others_go_on(self, rooms: list[Room], since: int) -> None:
+        """Rooms across the death, and rooms after it."""
+        lines = _end_well(rooms, LARGE if self.phase == "during" else SMALL)
+        for (prefill, _, room), line in zip(rooms, lines, strict=True):
+            held = self.phase != "during" or prefill is self.four.other_prefill
+            if held and line["ended_ns"] < since:
+                raise Failed(f"room {room} was to be in transfer, but had ended before: {line}")
+        _end_well(self.four.begin(self.others))
+
+    def kill(self) -> str:
+        rooms = self.reach()
+        since = self.dying.signal(signal.SIGKILL)
+        notice = self.notice(since)
+        self.others_go_on(rooms, since)
+        self.dying.reap()
+        self.four.bring_back(self.victim)
+        return notice
+
+    def stop(self) -> str:
+        rooms = self.reach()
+        with stopped(self.dying) as since:
+            notice = self.notice(since)
+            self.others_go_on(rooms, since)
+        # A room that it begins before it has seen that it was given up goes down with the old connection.
+        self.dying.until("it sees that it was given up", lambda counters: counters["peers_lost"] >= 1, NOTICED)
+        if self.phase == "during" or (self.victim, self.phase) == ("decode", "before"):
+            # A decode may hear of it by the closed connection or, where that still works, by the prefill's letter.
+            self.dying.failed(1, ("peer gone",) if self.victim == "prefill" else ("peer gone", "peer failed"))
+            self.dying.settled(1)
+        return notice
 
 
 def _death(victim: str, signal_name: str, phase: str) -> Case:
-    # In room 1 nobody gets to the end: the fault is in its middle, however fast the machine is.
-    endless = {"fault": f"transfer_stall={len(PARTS['chunks'])}"} if phase == "during" else {}
+    held = {"fault": f"hold_ms={1000 if signal_name == 'KILL' else 2000}"}
+    # In room 1 nobody gets to the end: the fault is in its middle, however fast the machine is. Other transfers come
+    # before its: one to each decode that prefill a has to know, and one that is to get through meanwhile.
+    earlier = 1 if victim == "prefill" else 3
+    endless = {"fault": f"transfer_stall={earlier + len(PARTS['chunks'])}"}
+    first = endless if phase == "during" else held if victim == "decode" else {}
 
     def run(stage: Stage) -> str | None:
-        four = Four(stage, **SLOW, **endless)
-        notice = (_kill if signal_name == "KILL" else _stop)(four, victim, phase)
+        four = Four(stage, SLOW | first, held, heartbeat_timeout=HEARTBEATS[signal_name])
+        death = Death(four, signal_name, victim, phase)
+        _end_well(four.begin([(four.prefill, four.decode), *death.others]))
+        notice = death.kill() if signal_name == "KILL" else death.stop()
         good_room(four.prefill, four.decode)
         four.quit()
         return notice
@@ -187,7 +289,7 @@ def _death(victim: str, signal_name: str, phase: str) -> Case:
 
 def _prefill_restarts(stage: Stage) -> None:
     """Asked to quit with a room under way, and back on the same port, again and again."""
-    four = Four(stage, **SLOW)
+    four = Four(stage, SLOW, {})
     for room in range(1, 4):
         asked, given = drawn(room, four.prefill, LARGE, **PARTS)
         four.decode.tell(asked)
@@ -242,6 +344,10 @@ def _full_disk(stage: Stage) -> None:
     address = stage.bootstrap(prefix=prefix)
     prefill = stage.worker("prefill", address, prefix=prefix, log_level="debug")
     decode = stage.worker("decode", address, prefix=prefix, log_level="debug")
+    for process in (prefill, decode):  # in its own mount namespace
+        log = pathlib.Path(f"/proc/{process.pid}/root{disk}/log")
+        if os.statvfs(log).f_bavail != 0:
+            raise Failed(f"{process.name}'s disk isn't full")
     for _ in range(20):
         good_room(prefill, decode)
     decode.tell(receive(1))
@@ -254,28 +360,84 @@ def _full_disk(stage: Stage) -> None:
     prefill.quit()
 
 
-def _used_descriptors(process: Process) -> int:
-    return max(int(name) for name in os.listdir(f"/proc/{process.pid}/fd")) + 1
+@contextlib.contextmanager
+def _starved(process: Process) -> Iterator[None]:
+    """The process finds no descriptor, not even one that was given back: the limit is its lowest free one."""
+    used = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    lowest = next(number for number in itertools.count() if number not in used)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
 
 
 def _descriptors(stage: Stage) -> None:
     """What is connected goes on without a descriptor to spare; what isn't fails with a reason; then all is well."""
-    four = Four(stage)
+    four = Four(stage, {}, {})
     good_room(four.prefill, four.decode)
     third = stage.bootstrap("bootstrap c")
     stranger = stage.worker("prefill", third, "prefill c")
-    unlimited = resource.prlimit(four.decode.pid, resource.RLIMIT_NOFILE)
-    used = _used_descriptors(four.decode)
-    resource.prlimit(four.decode.pid, resource.RLIMIT_NOFILE, (used, unlimited[1]))
-    four.decode.tell(receive(1, address=third))
-    good_room(four.prefill, four.decode)
-    line = four.decode.failed(1, ("bootstrap", "system", "timeout", "transport", "limit", "no memory"))
-    if four.decode.settled(1)["safety"] != "safe":
-        raise Failed(f"nobody was told of the pages: {line}")
-    resource.prlimit(four.decode.pid, resource.RLIMIT_NOFILE, unlimited)
+    with _starved(four.decode):
+        four.decode.tell(receive(1, address=third))
+        good_room(four.prefill, four.decode)
+        line = four.decode.failed(1, ("bootstrap", "system", "timeout", "transport"))
+        if four.decode.settled(1)["safety"] != "safe":
+            raise Failed(f"nobody was told of the pages: {line}")
     good_room(stranger, four.decode, address=third)
+    newcomer = stage.worker("decode", four.addresses[0], "decode c", bootstrap_timeout="3s")
+    with _starved(four.prefill):  # it can't accept anybody
+        newcomer.tell(receive(1))
+        good_room(four.prefill, four.decode)
+        newcomer.failed(1, ("timeout", "peer gone"))
+        if newcomer.settled(1)["safety"] != "safe":
+            raise Failed("nobody was told of the pages")
+    good_room(four.prefill, newcomer)
+    newcomer.quit()
     stranger.quit()
     four.quit()
+
+
+def _budget(stage: Stage) -> None:
+    """The memory that peers may take on a prefill: whoever wants more hears of it at once, and nobody else is disturbed. (Where
+    the system has none left: test/no_memory_test.c.)"""
+    address = stage.bootstrap()
+    prefill = stage.worker("prefill", address, max_held_bytes="4KiB", max_peers="2")
+    decode = stage.worker("decode", address)
+    second = stage.worker("decode", address, "second decode")
+    good_room(prefill, decode)
+    good_room(prefill, second)
+    pairs = {room: drawn(room, prefill) for room in range(1, 9)}
+    decode.tell(*(asked for asked, _ in pairs.values()))
+    counters = prefill.until("all were judged", lambda counters: counters["requests_held"] + counters["messages_dropped"] == 8)
+    held = counters["requests_held"]
+    if held not in range(1, 8):
+        raise Failed(f"of 8 requests {held} are held")
+    for room in range(held + 1, 9):
+        _names(decode.failed(room, ("peer failed",), NOTICED), "max_held_bytes")
+        if decode.settled(room)["safety"] != "safe":
+            raise Failed(f"room {room} was refused before the first byte")
+    good_room(prefill, second)
+    for room in range(1, held + 1):
+        prefill.tell(pairs[room][1])
+        ends_well(prefill, decode, room)
+    third = stage.worker("decode", address, "third decode")
+    third.tell(receive(1))
+    _names(third.failed(1, ("peer failed",), NOTICED), "max_peers")
+    if third.settled(1)["safety"] != "safe":
+        raise Failed("it was refused before the first byte")
+    second.quit()
+    prefill.until("the second decode is gone", lambda counters: counters["peers"] == 1, NOTICED)
+    good_room(prefill, third)
+    good_room(prefill, decode)
+    for process in (third, decode, prefill):
+        process.quit()
+
+
+def _names(line: Line, setting: str) -> None:
+    if setting not in line["reason"]:
+        raise Failed(f"the reason doesn't name {setting}: {line}")
 
 
 def _limits(stage: Stage) -> None:
@@ -357,7 +519,7 @@ def _partition(stage: Stage) -> str:
     prefill.tell(send(1, count=LARGE, **PARTS))
     prefill.until("room 1 is under way", lambda counters: counters["pages_sent"] >= 40)
     since = network.cut()
-    lines = [decode.failed(room, GONE, NOTICED) for room in (1, 2)] + [prefill.failed(1, GONE, NOTICED)]
+    lines = [side.failed(room, ("peer gone",), NOTICED) for side, room in ((decode, 1), (decode, 2), (prefill, 1))]
     slowest = max((line["ended_ns"] - since) / 1e9 for line in lines)
     for room in (1, 2):
         if decode.settled(room)["safety"] != "safe":
@@ -388,7 +550,7 @@ def _kills_in_mid_write(stage: Stage, times: int = 50) -> str:
         since = prefill.signal(signal.SIGKILL)
         line = decode.room(room, NOTICED)
         if line["state"] == "failed":
-            decode.failed(room, GONE)
+            decode.failed(room, ("peer gone",))
             cut_short += 1
             worst = max(worst, (line["ended_ns"] - since) / 1e9)
         else:
@@ -420,11 +582,20 @@ CASES: dict[str, Case] = {
     "full disk": _full_disk,
     "descriptors": _descriptors,
     "limits": _limits,
+    "budget": _budget,
     "kills in mid-write": _kills_in_mid_write,
 }
 
 # Fifty new processes take a while; over shared memory one kill shows as much.
 TCP_ONLY = ["kills in mid-write"]
 
+# Somebody loses a peer.
+LOSING = [
+    *(name for name in CASES if name.startswith(("KILL", "STOP"))),
+    "prefill restarts",
+    "network cut",
+    "kills in mid-write",
+]
+
 # For other builds: each kind of fault once.
-SIX = ["KILL prefill during", "KILL decode during", "STOP prefill during", "bootstrap restarts", "descriptors", "limits"]
+SIX = ["KILL prefill during", "KILL decode during", "STOP prefill during", "bootstrap restarts", "descriptors", "budget"]

@@ -285,10 +285,10 @@ def drawn(room: int, prefill: Process, count: int = SMALL, **more: Any) -> tuple
     return asked | more, send(room, source, count, aux_slot=slots["source_aux_slot"]) | given
 
 
-def begin(prefill: Process, decode: Process, **more: Any) -> int:
+def begin(prefill: Process, decode: Process, count: int = SMALL, **more: Any) -> int:
     """Opens both sides of a good room."""
     room = next(_rooms)
-    asked, given = drawn(room, prefill, **more)
+    asked, given = drawn(room, prefill, count, **more)
     decode.tell(asked)
     prefill.tell(given)
     return room

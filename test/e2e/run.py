@@ -34,6 +34,22 @@ def _run_one(build: pathlib.Path, transport: str, under: list[str], name: str) -
     return True
 
 
+def _ucx_version(build: pathlib.Path) -> tuple[int, int]:
+    words = subprocess.run([build / "kvferry", "--version"], capture_output=True, text=True, check=True).stdout.split()
+    major, minor, *_ = words[words.index("UCX") + 1].split(".")
+    return int(major), int(minor)
+
+
+def _cannot_run(build: pathlib.Path, transport: str, chosen: list[str]) -> dict[str, str]:
+    """Of the chosen cases: why not."""
+    why = {}
+    if not _can_make_namespaces():
+        why |= {name: "it takes root and namespaces" for name in ("network cut", "full disk")}
+    if transport == "tcp" and _ucx_version(build) < (1, 19):
+        why |= {name: "UCX before 1.19 ends a process that loses a peer over TCP" for name in cases.LOSING}
+    return {name: reason for name, reason in why.items() if name in chosen}
+
+
 def main() -> int:
     build, transport = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     words, under = sys.argv[3:], []
@@ -41,10 +57,9 @@ def main() -> int:
         words, under = words[2:], shlex.split(words[1])
     every = [name for name in cases.CASES if transport == "tcp" or name not in cases.TCP_ONLY]
     chosen = cases.SIX if words == ["--six"] else words or every
-    if not _can_make_namespaces():
-        needing = [name for name in chosen if name in ("network cut", "full disk")]
-        print(f"skipped, as it takes root and namespaces: {', '.join(needing)}")
-        chosen = [name for name in chosen if name not in needing]
+    for name, reason in _cannot_run(build, transport, chosen).items():
+        print(f"skipped: {name} ({transport}): {reason}")
+        chosen = [other for other in chosen if other != name]
     if not chosen:
         return 77
     wrong = [name for name in chosen if not _run_one(build, transport, under, name)]
