@@ -418,7 +418,11 @@ def _budget(stage: Stage) -> None:
         _names(decode.failed(room, ("peer failed",), NOTICED), "max_held_bytes")
         if decode.settled(room)["safety"] != "safe":
             raise Failed(f"room {room} was refused before the first byte")
-    good_room(prefill, second)
+    asked, given = drawn(9, prefill)
+    prefill.tell(given)  # first: nothing has to be held then
+    prefill.until("its sender is open", lambda counters: counters["rooms_open"] == 1)
+    second.tell(asked)
+    ends_well(prefill, second, 9)
     for room in range(1, held + 1):
         prefill.tell(pairs[room][1])
         ends_well(prefill, decode, room)
