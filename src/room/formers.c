@@ -53,19 +53,22 @@ static kvf_former *find_or_add(kvf_formers *formers, const char *name)
     kvf_former *former = calloc(1, sizeof *former + length);
     if (former == NULL)
         return NULL;
+    if (formers->count == KVF_FORMERS_MAX)
+        forget_the_oldest(formers);
     memcpy(former->name, name, length);
     former->next = formers->all;
     formers->all = former;
-    if (++formers->count > KVF_FORMERS_MAX)
-        forget_the_oldest(formers);
+    formers->count++;
     return former;
 }
 
 static void forget_if_empty(kvf_formers *formers, const char *name)
 {
-    kvf_former **known = find(formers, name);
-    if ((*known)->ids.count == 0 && (*known)->highest_epoch == 0 && (*known)->unflushed_epoch == 0)
-        forget(formers, known);
+    kvf_former **link = find(formers, name);
+    const kvf_former *known = *link;
+    if (known != NULL && known->ids.count == 0 && known->highest_epoch == 0 &&
+        known->unflushed_epoch == 0)
+        forget(formers, link);
 }
 
 void kvf_formers_keep(kvf_formers *formers, const char *name, kvf_room_memory *memory)
