@@ -265,14 +265,15 @@ class Death:
 
 
 def _death(victim: str, signal_name: str, phase: str) -> Case:
-    held = {"fault": f"hold_ms={1000 if signal_name == 'KILL' else 2000}"}
+    hold_ms = 1000 if signal_name == "KILL" else 2000
     # In room 1 nobody gets to the end: the fault is in its middle, however fast the machine is. Other transfers come
     # before its: one to each decode that prefill a has to know, and one that is to get through meanwhile.
     earlier = 1 if victim == "prefill" else 3
     endless = {"fault": f"transfer_stall={earlier + len(PARTS['chunks'])}"}
-    first = endless if phase == "during" else held if victim == "decode" else {}
 
     def run(stage: Stage) -> str | None:
+        held = {"fault": f"hold_ms={hold_ms * (5 if stage.slow else 1)}"}
+        first = endless if phase == "during" else held if victim == "decode" else {}
         four = Four(stage, SLOW | first, held, heartbeat_timeout=HEARTBEATS[signal_name])
         death = Death(four, signal_name, victim, phase)
         _end_well(four.begin([(four.prefill, four.decode), *death.others]))

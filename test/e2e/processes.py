@@ -196,6 +196,7 @@ class Stage:
     def __init__(self, build: pathlib.Path, transport: str, under: list[str]) -> None:
         self.build = build
         self.tool = [*under, str(build / "kvferry")]
+        self.slow = bool(under)
         self.transport = transport
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvferry-e2e-"))
         self.processes: list[Process] = []
@@ -269,16 +270,18 @@ def receive(room: int, first: int = 0, count: int = 64, source: int = 0, **more:
     } | more
 
 
-_rooms = itertools.count(1000)
+FIRST_GOOD = 1000  # rooms from here on are good ones; the cases number those that they break from 1 on
+_rooms = itertools.count(FIRST_GOOD)
 SMALL = 64  # pages of a good room
 
 
 def drawn(room: int, prefill: Process, count: int = SMALL, **more: Any) -> tuple[Line, Line]:
     """The decode's and the prefill's line for a room whose bytes are to be looked at. Its places and the prefill's
-    seed see to it that no page and no aux slot holds from an earlier room what it is to be given now. Rooms of
-    SMALL pages lie above all others, so they never meet the pages of a room that is under way."""
+    seed see to it that no page and no aux slot holds from an earlier room what it is to be given now. Good rooms
+    and those of SMALL pages lie above all others, so they never meet the pages of a room that is broken."""
     source = room * 37 % (POOL["pages"] - count + 1)
-    first = 512 + SMALL * (room % 8) if count == SMALL else 0
+    above = 512 if room >= FIRST_GOOD or count == SMALL else 0
+    first = above + SMALL * (room % 8) if count == SMALL else above
     slots = {"aux_slot": 1 + room % 63, "source_aux_slot": room * 5 % 61}
     asked = receive(room, first, count, source, source_seed=prefill.seed, **slots)
     given = {key: more.pop(key) for key in ("chunks",) if key in more}
