@@ -145,15 +145,20 @@ static kvf_status add_agent(kvf_manager *manager, const kvf_request *request, ui
     return *agent == NULL ? kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer") : KVF_OK;
 }
 
+kvf_agent *kvf_agent_named(kvf_manager *manager, kvf_slice name)
+{
+    kvf_agent *agent = NULL;
+    HASH_FIND(by_name, manager->agents, name.data, name.length, agent);
+    return agent;
+}
+
 /* Nothing is looked at in a dummy's metadata, and nothing kept of it. */
 kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint64_t connection,
                           kvf_agent **agent, kvf_error *error)
 {
-    kvf_agent *found = NULL;
+    kvf_agent *found = kvf_agent_named(manager, request->agent_name);
     bool dummy = kvf_request_is_dummy(request);
     kvf_status status = KVF_OK;
-    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
-              found);
     bool first = !dummy && (found == NULL || found->metadata == NULL);
     if (first)
         status = check_metadata(manager, request, error);
@@ -176,28 +181,24 @@ kvf_status kvf_agent_find(kvf_manager *manager, const kvf_request *request, uint
 
 bool kvf_agent_has_asked(kvf_manager *manager, const kvf_request *request)
 {
-    kvf_agent *known = NULL;
-    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
-              known);
+    const kvf_agent *known = kvf_agent_named(manager, request->agent_name);
     return known != NULL && request->epoch != 0 && request->epoch <= known->past.highest_epoch;
 }
 
 bool kvf_agent_turn_away(kvf_manager *manager, const kvf_request *request)
 {
     char name[KVF_AGENT_NAME_MAX + 1];
-    kvf_agent *known = NULL;
     kvf_peer_past past = {0};
-    HASH_FIND(by_name, manager->agents, request->agent_name.data, request->agent_name.length,
-              known);
-    if (request->epoch == 0 || known != NULL ||
+    if (request->epoch == 0 || kvf_agent_named(manager, request->agent_name) != NULL ||
         !kvf_slice_to_text(request->agent_name, name, sizeof name))
         return false;
     kvf_formers_recall_epochs(&manager->formers, name, &past.highest_epoch, &past.unflushed_epoch);
     kvf_peer_gives_up(&past, request->epoch);
     kvf_formers_keep_epochs(&manager->formers, name, past.highest_epoch, past.unflushed_epoch);
-    DL_FOREACH(manager->dead_agents, known)
+    const kvf_agent *dead;
+    DL_FOREACH(manager->dead_agents, dead)
     {
-        if (strcmp(known->name, name) == 0)
+        if (strcmp(dead->name, name) == 0)
             return false;
     }
     return kvf_peer_may_acknowledge(&past, request->epoch);

@@ -323,14 +323,12 @@ void kvf_incoming_take_held(kvf_sender *sender)
     }
 }
 
-static void tell_expired(const kvf_held *held)
+static void tell_all(const kvf_held *held, const kvf_error *error)
 {
-    kvf_error error;
-    kvf_error_set(&error, KVF_TIMEOUT, "nobody opened a sender within hold_timeout");
     kvf_incoming *incoming;
     DL_FOREACH(held->incoming, incoming)
     {
-        kvf_letters_failed(incoming->agent, &incoming->request, &error);
+        kvf_letters_failed(incoming->agent, &incoming->request, error);
     }
 }
 
@@ -353,14 +351,23 @@ static void free_held(kvf_manager *manager, kvf_held *held)
 void kvf_held_timer(kvf_timer *timer, uint64_t now)
 {
     kvf_manager *manager = (kvf_manager *)((char *)timer - offsetof(kvf_manager, held_timer));
+    kvf_error error;
+    kvf_error_set(&error, KVF_TIMEOUT, "nobody opened a sender within hold_timeout");
     while (manager->held_queue != NULL && manager->held_queue->expires <= now) {
         kvf_log_info(&manager->settings.log,
                      "room %llu: nobody opened a sender within hold_timeout",
                      (unsigned long long)manager->held_queue->room);
         kvf_count(manager, KVF_COUNT_REQUESTS_EXPIRED, 1);
-        tell_expired(manager->held_queue);
+        tell_all(manager->held_queue, &error);
         free_held(manager, manager->held_queue);
     }
+}
+
+void kvf_incoming_refuse_all_held(kvf_manager *manager, const kvf_error *error)
+{
+    for (const kvf_held *held = manager->held_queue; held != NULL; held = held->next)
+        tell_all(held, error);
+    kvf_incoming_free_all_held(manager);
 }
 
 void kvf_incoming_free_all_held(kvf_manager *manager)

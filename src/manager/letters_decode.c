@@ -14,12 +14,7 @@ void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const 
                          .agent_name = kvf_slice_of(target->inbox->agent_name),
                          .text = kvf_letter_text(reason == NULL ? "" : reason->text, plain),
                          .body = body};
-    uint8_t head[KVF_LETTER_HEAD];
-    kvf_slice frames[KVF_LETTER_FRAMES];
-    kvf_error error;
-    kvf_letter_encode(&letter, head, frames);
-    if (kvf_link_send(&target->rank->link, frames, KVF_LETTER_FRAMES, put_off, &error) != KVF_OK)
-        *put_off = false;
+    *put_off = !kvf_link_send_letter(&target->rank->link, &letter);
 }
 
 static void room_failed(kvf_target *target, const kvf_letter *letter)

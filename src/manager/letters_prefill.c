@@ -69,23 +69,11 @@ static void keep_sent(kvf_agent *agent, kvf_letter_kept *kept)
     agent->sent_count++;
 }
 
-/* False when it has to wait. What can't be sent at all is dropped: the connection will be lost. */
-static bool send_letter(kvf_agent *agent, const kvf_letter *letter)
-{
-    uint8_t head[KVF_LETTER_HEAD];
-    kvf_slice frames[KVF_LETTER_FRAMES];
-    kvf_error error;
-    bool put_off = false;
-    kvf_letter_encode(letter, head, frames);
-    (void)kvf_link_send(&agent->link, frames, KVF_LETTER_FRAMES, &put_off, &error);
-    return !put_off;
-}
-
 static void send_waiting(kvf_link *link)
 {
     kvf_agent *agent = agent_of(link);
     agent->connected = true;
-    while (agent->letters != NULL && send_letter(agent, &agent->letters->letter)) {
+    while (agent->letters != NULL && kvf_link_send_letter(&agent->link, &agent->letters->letter)) {
         kvf_letter_kept *kept = take_waiting(agent);
         if (ends_a_room(&kept->letter))
             keep_sent(agent, kept);
@@ -205,7 +193,7 @@ static bool keep_letter(kvf_agent *agent, const kvf_letter *letter)
 /* False: it has to wait. */
 static bool send_now(kvf_agent *agent, const kvf_letter *letter)
 {
-    if (!agent->connected || agent->letters != NULL || !send_letter(agent, letter))
+    if (!agent->connected || agent->letters != NULL || !kvf_link_send_letter(&agent->link, letter))
         return false;
     kvf_letter_kept *kept = ends_a_room(letter) ? new_kept(agent, letter) : NULL;
     if (kept != NULL)
@@ -316,12 +304,11 @@ void kvf_letters_take(kvf_manager *manager, uint64_t connection, const kvf_slice
 {
     kvf_letter letter;
     kvf_error error;
-    kvf_agent *agent = NULL;
     if (kvf_letter_decode(frames, count, &letter, &error) != KVF_OK) {
         kvf_drop_message(manager, error.text);
         return;
     }
-    HASH_FIND(by_name, manager->agents, letter.agent_name.data, letter.agent_name.length, agent);
+    kvf_agent *agent = kvf_agent_named(manager, letter.agent_name);
     if (agent == NULL || agent->connection != connection) {
         kvf_drop_message(manager, "a letter not from who it names");
         return;

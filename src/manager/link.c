@@ -84,6 +84,16 @@ kvf_status kvf_link_send(kvf_link *link, const kvf_slice *frames, size_t frame_c
     return kvf_control_push_send(link->push, frames, frame_count, put_off, error);
 }
 
+bool kvf_link_send_letter(kvf_link *link, const kvf_letter *letter)
+{
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_error error;
+    bool put_off = false;
+    kvf_letter_encode(letter, head, frames);
+    return kvf_link_send(link, frames, KVF_LETTER_FRAMES, &put_off, &error) != KVF_OK || !put_off;
+}
+
 void kvf_link_attend(kvf_link *link)
 {
     if (link->busy)

@@ -4,6 +4,7 @@
 #define KVF_MANAGER_LINK_H
 
 #include "manager/manager.h"
+#include "wire/letter.h"
 
 typedef struct kvf_link_callbacks {
     void (*connected)(kvf_link *link);
@@ -36,6 +37,9 @@ bool kvf_link_is_open(const kvf_link *link);
 /* As kvf_control_push_send(). */
 kvf_status kvf_link_send(kvf_link *link, const kvf_slice *frames, size_t frame_count, bool *put_off,
                          kvf_error *error);
+/* False: it has to wait, and writable() tells until when. What can't be sent at all is dropped: the connection is about to
+ * be lost. */
+bool kvf_link_send_letter(kvf_link *link, const kvf_letter *letter);
 /* Has it processed in this or the next turn of the loop. */
 void kvf_link_attend(kvf_link *link);
 /* True when there is more to do at once. */

@@ -189,21 +189,6 @@ static bool pages_are_in_use(kvf_manager *manager)
            kvf_counter_value(manager, KVF_COUNT_ROOMS_FENCING) > 0;
 }
 
-/* Those who asked for rooms that no sender was opened for. */
-static void refuse_held(kvf_manager *manager)
-{
-    kvf_error error;
-    kvf_error_set(&error, KVF_SHUTDOWN, "the manager was closed");
-    for (const kvf_held *held = manager->held_queue; held != NULL; held = held->next) {
-        kvf_incoming *incoming;
-        DL_FOREACH(held->incoming, incoming)
-        {
-            kvf_letters_failed(incoming->agent, &incoming->request, &error);
-        }
-    }
-    kvf_incoming_free_all_held(manager);
-}
-
 /* What peers are to hear and can still be told. */
 static bool letters_wait(const kvf_manager *manager)
 {
@@ -217,6 +202,7 @@ static bool letters_wait(const kvf_manager *manager)
  * connections have taken by then leaves when they are closed, in the time that is left. */
 static void wind_up(kvf_manager *manager)
 {
+    kvf_error error;
     do {
         while (run_calls(manager))
             ;
@@ -228,11 +214,12 @@ static void wind_up(kvf_manager *manager)
     {
         shut_down(manager, room);
     }
-    refuse_held(manager);
+    kvf_error_set(&error, KVF_SHUTDOWN, "the manager was closed");
+    kvf_incoming_refuse_all_held(manager, &error);
     uint64_t deadline = kvf_clock_after(manager->now, manager->settings.close_timeout);
     while ((pages_are_in_use(manager) || letters_wait(manager)) && manager->now < deadline) {
         bool more = slice(manager);
-        refuse_held(manager);
+        kvf_incoming_refuse_all_held(manager, &error);
         (void)wait_for_events(manager, more, deadline);
     }
     kvf_control_linger(manager->control, manager->now < deadline ? deadline - manager->now : 0);

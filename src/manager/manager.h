@@ -317,10 +317,13 @@ void kvf_incoming_message(void *manager, uint64_t connection, const kvf_slice *f
 void kvf_incoming_take_held(kvf_sender *sender);
 void kvf_incoming_free(kvf_manager *manager, kvf_incoming *incoming);
 void kvf_incoming_free_all_held(kvf_manager *manager);
+/* The same, and those who asked hear why. */
+void kvf_incoming_refuse_all_held(kvf_manager *manager, const kvf_error *error);
 void kvf_held_timer(kvf_timer *timer, uint64_t now);
 
 /* agent.c: decode processes, as prefill sees them */
 typedef struct kvf_binding kvf_binding;
+kvf_agent *kvf_agent_named(kvf_manager *manager, kvf_slice name); /* or NULL */
 /* Whether its agent has asked for something since. */
 bool kvf_agent_has_asked(kvf_manager *manager, const kvf_request *request);
 /* Of a request that was refused before its agent was known: true when nothing of it is under way, nor will be, should it

@@ -1,7 +1,6 @@
 #include "manager/messenger.h"
 
 #include "manager/link.h"
-#include "wire/letter.h"
 
 #include <stdlib.h>
 
@@ -34,17 +33,6 @@ static void free_messenger(kvf_messenger *messenger)
     free(messenger);
 }
 
-static bool send_letter(kvf_link *link, const kvf_letter *letter)
-{
-    uint8_t head[KVF_LETTER_HEAD];
-    kvf_slice frames[KVF_LETTER_FRAMES];
-    kvf_error error;
-    bool put_off = false;
-    kvf_letter_encode(letter, head, frames);
-    (void)kvf_link_send(link, frames, KVF_LETTER_FRAMES, &put_off, &error);
-    return !put_off;
-}
-
 /* Called again where a letter has to wait; said twice they mean the same. */
 static void speak(kvf_link *link)
 {
@@ -53,8 +41,8 @@ static void speak(kvf_link *link)
     stopped.kind = KVF_LETTER_STOPPED;
     stopped.status = KVF_OK;
     stopped.text = (kvf_slice){NULL, 0};
-    if (send_letter(link, &messenger->letter) && messenger->stopped)
-        (void)send_letter(link, &stopped);
+    if (kvf_link_send_letter(link, &messenger->letter) && messenger->stopped)
+        (void)kvf_link_send_letter(link, &stopped);
 }
 
 static void gone(kvf_link *link, const char *text)
