@@ -32,8 +32,7 @@ static int stop(void **state)
 {
     (void)state;
     test_worker_close(&one.decode);
-    if (one.prefill.manager != NULL)
-        test_worker_close(&one.prefill);
+    test_worker_close(&one.prefill);
     raw_prefill_close(&one.raw);
     test_bootstrap_close(&one.bootstrap);
     memset(&one, 0, sizeof one);

@@ -274,11 +274,7 @@ static void short_page_indices_are_named(void **state)
     request.pages.data = (const uint8_t *)plausible;
     sender = test_sender_open(&one->prefill, 14);
     raw_decode_send(&one->raw, &request);
-    while (kvf_sender_poll(sender) == KVF_BOOTSTRAPPING) {
-        kvf_event event;
-        assert_int_equal(kvf_manager_wait(one->prefill.manager, &event, 1, 20000), 1);
-    }
-    assert_int_equal(kvf_sender_poll(sender), KVF_WAITING_FOR_INPUT);
+    test_sender_reaches(&one->prefill, sender, KVF_WAITING_FOR_INPUT);
     assert_int_equal(kvf_sender_expect(sender, 4, 0), KVF_OK);
     test_sender_ends(&one->prefill, sender, KVF_MISMATCH, "or the peer speaks sglang-0.4.7.post1");
     kvf_sender_close(sender);

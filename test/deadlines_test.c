@@ -45,12 +45,9 @@ static int stop(void **state)
     (void)state;
     raw_prefill_close(&one.stuck_prefill);
     raw_decode_close(&one.stuck_decode);
-    if (one.decode.manager != NULL)
-        test_worker_close(&one.decode);
-    if (one.prefill.manager != NULL)
-        test_worker_close(&one.prefill);
-    if (one.bootstrap.server != NULL)
-        test_bootstrap_close(&one.bootstrap);
+    test_worker_close(&one.decode);
+    test_worker_close(&one.prefill);
+    test_bootstrap_close(&one.bootstrap);
     memset(&one, 0, sizeof one);
     return 0;
 }
@@ -59,10 +56,7 @@ static int stop(void **state)
 static kvf_receiver *ask(uint64_t room, uint64_t *asked)
 {
     kvf_receiver *receiver = test_receiver_open(&one.decode, one.bootstrap.address, room);
-    while (kvf_receiver_poll(receiver) == KVF_BOOTSTRAPPING) {
-        kvf_event event;
-        assert_int_equal(kvf_manager_wait(one.decode.manager, &event, 1, 20000), 1);
-    }
+    test_receiver_reaches(&one.decode, receiver, KVF_WAITING_FOR_INPUT);
     *asked = kvf_clock_now();
     assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 1), KVF_OK);
     return receiver;

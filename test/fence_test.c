@@ -35,10 +35,8 @@ static void start(const char *engine, const char *const *prefill, const char *co
 static int stop(void **state)
 {
     (void)state;
-    if (one.decode.manager != NULL)
-        test_worker_close(&one.decode);
-    if (one.prefill.manager != NULL)
-        test_worker_close(&one.prefill);
+    test_worker_close(&one.decode);
+    test_worker_close(&one.prefill);
     test_bootstrap_close(&one.bootstrap);
     test_bootstrap_close(&one.hiding);
     memset(&one, 0, sizeof one);
@@ -558,8 +556,7 @@ static void a_restarted_prefill_is_a_new_peer(void **state)
     kvf_receiver *asked = ask(1, 0);
     raw_prefill_requested(&old, 1);
     kvf_receiver *found = test_receiver_open(&one.decode, one.bootstrap.address, 2);
-    while (kvf_receiver_poll(found) == KVF_BOOTSTRAPPING)
-        continue;
+    test_receiver_reaches(&one.decode, found, KVF_WAITING_FOR_INPUT);
     (void)snprintf(port, sizeof port, "%u", old.port);
     raw_prefill_close(&old);
     test_receiver_ends(&one.decode, asked, KVF_PEER_GONE, "prefill rank 0");

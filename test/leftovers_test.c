@@ -1,7 +1,7 @@
 /* What must not grow with the number of rooms: sockets, whoever opens the rooms; and what failed transfers leave. */
+#include "support/process.h"
 #include "support/worker.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,17 +51,6 @@ static int stop(void **state)
 }
 
 /* ---- Sockets ------------------------------------------------------------------------------------------- */
-
-static size_t descriptors(void)
-{
-    size_t count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
 
 typedef struct user {
     pthread_t thread;
@@ -122,7 +111,7 @@ static void rooms_of_many_threads_open_no_socket(void **state)
     kvf_event events[16];
     start(*state, unhurried);
     connect_both_ways();
-    size_t before = descriptors();
+    size_t before = test_entries("/proc/self/fd");
     size_t most = 0;
     atomic_store(&one.running, THREADS);
     for (uint32_t i = 0; i < THREADS; i++) {
@@ -130,7 +119,7 @@ static void rooms_of_many_threads_open_no_socket(void **state)
         assert_int_equal(pthread_create(&users[i].thread, NULL, use, &users[i]), 0);
     }
     while (atomic_load(&one.running) > 0) {
-        size_t now = descriptors();
+        size_t now = test_entries("/proc/self/fd");
         most = now > most ? now : most;
         (void)kvf_manager_wait(one.decode.manager, events, 16, 1);
         (void)kvf_manager_wait(one.prefill.manager, events, 16, 1);
@@ -140,7 +129,7 @@ static void rooms_of_many_threads_open_no_socket(void **state)
     assert_int_equal(atomic_load(&one.mistakes), 0);
     print_message("%zu descriptors before, %zu at most\n", before, most);
     assert_true(most <= before); /* an idle HTTP connection may have been closed */
-    assert_true(descriptors() <= before);
+    assert_true(test_entries("/proc/self/fd") <= before);
     assert_int_equal(test_statistics(&one.prefill).peers, 1);
     assert_int_equal(test_statistics(&one.decode).peers, 1);
 }

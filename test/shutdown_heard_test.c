@@ -47,21 +47,13 @@ static kvf_sender *expect(scene *one, uint64_t room)
     return sender;
 }
 
-static void await_poll(const kvf_sender *sender, kvf_poll poll)
-{
-    uint64_t deadline = kvf_clock_now() + 20 * KVF_SECOND;
-    while (kvf_sender_poll(sender) != poll && kvf_clock_now() < deadline)
-        continue;
-    assert_int_equal(kvf_sender_poll(sender), poll);
-}
-
 /* Room 1 is being written, room 2 waits for pages. */
 static void open_two(scene *one, kvf_receiver *receivers[2], kvf_sender *senders[2])
 {
     for (int i = 0; i < 2; i++) {
         senders[i] = expect(one, (uint64_t)i + 1);
         receivers[i] = ask(one, (uint64_t)i + 1);
-        await_poll(senders[i], KVF_WAITING_FOR_INPUT);
+        test_sender_reaches(&one->prefill, senders[i], KVF_WAITING_FOR_INPUT);
     }
     assert_int_equal(kvf_sender_send(senders[0], pages, PAGES), KVF_OK);
     test_wait_statistic(&one->prefill, transfers_active, 1);
@@ -97,7 +89,7 @@ static void all_rooms_of_a_closed_prefill_hear(void **state)
         for (uint64_t room = 0; room < MANY; room++) {
             kvf_sender *sender = expect(&one, room);
             receivers[room] = ask(&one, room);
-            await_poll(sender, KVF_WAITING_FOR_INPUT);
+            test_sender_reaches(&one.prefill, sender, KVF_WAITING_FOR_INPUT);
         }
         test_worker_close(&one.prefill);
         for (uint64_t room = 0; room < MANY; room++)

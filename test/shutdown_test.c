@@ -42,14 +42,10 @@ static int stop(void **state)
 {
     (void)state;
     raw_decode_close(&one.raw);
-    if (one.decode.manager != NULL)
-        test_worker_close(&one.decode);
-    if (one.prefill.manager != NULL)
-        test_worker_close(&one.prefill);
-    if (one.bootstrap.server != NULL)
-        test_bootstrap_close(&one.bootstrap);
-    if (one.empty.server != NULL)
-        test_bootstrap_close(&one.empty);
+    test_worker_close(&one.decode);
+    test_worker_close(&one.prefill);
+    test_bootstrap_close(&one.bootstrap);
+    test_bootstrap_close(&one.empty);
     memset(&one, 0, sizeof one);
     return 0;
 }
@@ -106,20 +102,6 @@ static kvf_receiver *ask(const char *address, uint64_t room)
     return receiver;
 }
 
-static void await_sender(kvf_sender *sender, kvf_poll state)
-{
-    kvf_event event;
-    while (kvf_sender_poll(sender) != state)
-        assert_int_equal(kvf_manager_wait(one.prefill.manager, &event, 1, 20000), 1);
-}
-
-static void await_receiver(kvf_receiver *receiver, kvf_poll state)
-{
-    kvf_event event;
-    while (kvf_receiver_poll(receiver) != state)
-        assert_int_equal(kvf_manager_wait(one.decode.manager, &event, 1, 20000), 1);
-}
-
 /* The manager is being closed, so that nobody waits for its events: views and polls remain. */
 static void sender_is_shut_down(kvf_sender *sender, kvf_safety safety)
 {
@@ -158,7 +140,7 @@ static kvf_sender *write_that_does_not_end(void)
     kvf_sender_close(sender);
     uint64_t written = test_statistics(&one.prefill).bytes_written;
     sender = give_to_raw(UNDER_WAY);
-    await_sender(sender, KVF_TRANSFERRING);
+    test_sender_reaches(&one.prefill, sender, KVF_TRANSFERRING);
     test_wait_statistic(&one.prefill, transfers_active, 1);
     assert_true(test_statistics(&one.prefill).bytes_written == written);
     return sender;
@@ -181,10 +163,10 @@ static void senders_end_and_their_receivers_hear_why(void **state)
     kvf_sender *before = give(BEFORE, PAGES);
     kvf_receiver *waiting = ask(one.bootstrap.address, WAITING);
     kvf_sender *waiter = give(WAITING, 0);
-    await_sender(waiter, KVF_WAITING_FOR_INPUT);
+    test_sender_reaches(&one.prefill, waiter, KVF_WAITING_FOR_INPUT);
     kvf_receiver *halfway = ask(one.bootstrap.address, HALFWAY);
     kvf_sender *half = give(HALFWAY, PAGES / 2);
-    await_receiver(halfway, KVF_TRANSFERRING);
+    test_receiver_reaches(&one.decode, halfway, KVF_TRANSFERRING);
     kvf_sender *writing = write_that_does_not_end();
     begin_closing(&call, &one.prefill);
     sender_is_shut_down(before, KVF_PAGES_SAFE);
@@ -213,7 +195,7 @@ static void receivers_of_an_idle_prefill_end_too(void **state)
     start(*state, patient, hasty);
     kvf_receiver *waiting = ask(one.bootstrap.address, WAITING);
     kvf_sender *waiter = give(WAITING, 0);
-    await_sender(waiter, KVF_WAITING_FOR_INPUT);
+    test_sender_reaches(&one.prefill, waiter, KVF_WAITING_FOR_INPUT);
     begin_closing(&call, &one.prefill);
     test_receiver_settles(&one.decode, waiting);
     assert_true(kvf_receiver_status(waiting) == KVF_PEER_FAILED ||
@@ -232,12 +214,12 @@ static void receivers_end_and_a_stock_prefill_is_waited_for(void **state)
     start(*state, stock, patient);
     kvf_receiver *before = ask(one.empty.address, BEFORE);
     kvf_receiver *found = test_receiver_open(&one.decode, one.bootstrap.address, UNDER_WAY);
-    await_receiver(found, KVF_WAITING_FOR_INPUT);
+    test_receiver_reaches(&one.decode, found, KVF_WAITING_FOR_INPUT);
     kvf_receiver *waiting = ask(one.bootstrap.address, WAITING);
     test_wait_statistic(&one.prefill, requests_held, 1);
     kvf_receiver *halfway = ask(one.bootstrap.address, HALFWAY);
     kvf_sender *half = give(HALFWAY, PAGES / 2);
-    await_receiver(halfway, KVF_TRANSFERRING);
+    test_receiver_reaches(&one.decode, halfway, KVF_TRANSFERRING);
     assert_int_equal(kvf_receiver_poll(before), KVF_BOOTSTRAPPING);
     begin_closing(&call, &one.decode);
     receiver_is_shut_down(before, KVF_PAGES_SAFE);
@@ -267,10 +249,10 @@ static void senders_of_a_closed_decode_hear_why(void **state)
     start(*state, patient, patient);
     kvf_receiver *waiting = ask(one.bootstrap.address, WAITING);
     kvf_sender *waiter = give(WAITING, 0);
-    await_sender(waiter, KVF_WAITING_FOR_INPUT);
+    test_sender_reaches(&one.prefill, waiter, KVF_WAITING_FOR_INPUT);
     kvf_receiver *halfway = ask(one.bootstrap.address, HALFWAY);
     kvf_sender *half = give(HALFWAY, PAGES / 2);
-    await_receiver(halfway, KVF_TRANSFERRING);
+    test_receiver_reaches(&one.decode, halfway, KVF_TRANSFERRING);
     kvf_receiver *held = ask(one.bootstrap.address, BEFORE);
     test_wait_statistic(&one.prefill, requests_held, 1);
     (void)waiting; /* they go with their manager */

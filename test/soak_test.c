@@ -4,8 +4,8 @@
 #include "support/raw.h"
 
 #include "base/clock.h"
+#include "support/process.h"
 
-#include <dirent.h>
 #include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -196,17 +196,6 @@ typedef struct remains {
     long rss;
 } remains;
 
-static size_t entries(const char *path)
-{
-    size_t count = 0;
-    DIR *directory = opendir(path);
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
-
 /* Of shared memory, as this process has it mapped. */
 static size_t shared_segments(void)
 {
@@ -250,8 +239,8 @@ static remains look(void)
                      .transfers = sending.transfers_active,
                      .prefill_peers = sending.peers,
                      .decode_peers = receiving.peers,
-                     .descriptors = entries("/proc/self/fd"),
-                     .threads = entries("/proc/self/task"),
+                     .descriptors = test_entries("/proc/self/fd"),
+                     .threads = test_entries("/proc/self/task"),
                      .segments = shared_segments(),
                      .rss = resident()};
 }

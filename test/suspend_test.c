@@ -116,7 +116,7 @@ static child start(const scenario *what, const char *engine)
     return (child){pid, orders[1], fdopen(reports[0], "r")};
 }
 
-static void report(child *prefill, char *line, size_t capacity)
+static void report(const child *prefill, char *line, size_t capacity)
 {
     if (fgets(line, (int)capacity, prefill->reports) == NULL)
         fail_msg("the prefill process says nothing more");
@@ -129,13 +129,19 @@ static kvf_receiver *ask(test_worker *decode, const char *address, uint64_t room
     return receiver;
 }
 
+/* Until all of them have stopped. */
+static void stop_all_threads(const child *prefill)
+{
+    int status = 0;
+    assert_int_equal(kill(prefill->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(prefill->pid, &status, WUNTRACED), prefill->pid);
+}
+
 /* Until the decode has given it up, and for longer than the decode waits, as it will see by its clock. */
 static void stop_for_too_long(const child *prefill, test_worker *decode, const char *address,
                               kvf_receiver **receiver)
 {
-    int status = 0;
-    assert_int_equal(kill(prefill->pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(prefill->pid, &status, WUNTRACED), prefill->pid); /* all its threads */
+    stop_all_threads(prefill);
     if (*receiver == NULL)
         *receiver = ask(decode, address, 2);
     test_receiver_ends(decode, *receiver, KVF_PEER_GONE, NULL);
@@ -160,38 +166,53 @@ static bool something_else_told(const scenario *what, const char *line)
     return atoi(line) == KVF_PEER_GONE && strstr(line, "control connection") != NULL;
 }
 
+/* Both sides are there and room 1 is asked for. Where room 2 is meant, that is all of it: NULL. */
+static kvf_receiver *begin(const scenario *what, const child *prefill, test_bootstrap *bootstrap,
+                           test_worker *decode, const char *engine, const char *const *settings)
+{
+    char line[512];
+    test_use_engine(engine);
+    test_bootstrap_open(bootstrap);
+    test_worker_open(decode, KVF_DECODE, NULL, bootstrap->address, settings);
+    test_worker_fill(decode);
+    assert_true(write(prefill->orders, bootstrap->address, strlen(bootstrap->address)) > 0);
+    kvf_receiver *receiver = ask(decode, bootstrap->address, 1);
+    report(prefill, line, sizeof line);
+    assert_string_equal(line, "ready\n");
+    if (what->room == 1)
+        return receiver;
+    test_receiver_ends(decode, receiver, KVF_OK, NULL);
+    kvf_receiver_close(receiver);
+    test_worker_fill(decode);
+    return NULL;
+}
+
+/* Its pages are safe in the end, and it ends well. */
+static void end(child *prefill)
+{
+    char line[512];
+    int status = -1;
+    report(prefill, line, sizeof line);
+    assert_int_equal(atoi(line), KVF_PAGES_SAFE);
+    (void)close(prefill->orders);
+    assert_int_equal(waitpid(prefill->pid, &status, 0), prefill->pid);
+    assert_int_equal(status, 0);
+    (void)fclose(prefill->reports);
+}
+
 static void run(const scenario *what, const char *engine)
 {
     child prefill = start(what, engine);
     test_bootstrap bootstrap;
     test_worker decode;
     char line[512];
-    int status = -1;
-    test_use_engine(engine);
-    test_bootstrap_open(&bootstrap);
-    test_worker_open(&decode, KVF_DECODE, NULL, bootstrap.address, hasty);
-    test_worker_fill(&decode);
-    assert_true(write(prefill.orders, bootstrap.address, strlen(bootstrap.address)) > 0);
-    kvf_receiver *receiver = ask(&decode, bootstrap.address, 1);
-    report(&prefill, line, sizeof line);
-    assert_string_equal(line, "ready\n");
-    if (what->room == 2) {
-        test_receiver_ends(&decode, receiver, KVF_OK, NULL);
-        kvf_receiver_close(receiver);
-        receiver = NULL;
-        test_worker_fill(&decode);
-    }
+    kvf_receiver *receiver = begin(what, &prefill, &bootstrap, &decode, engine, hasty);
     stop_for_too_long(&prefill, &decode, bootstrap.address, &receiver);
     report(&prefill, line, sizeof line);
     bool told = is_told(line);
     if (!told && !something_else_told(what, line))
         fail_msg("the prefill's room ended with: %s", line);
-    report(&prefill, line, sizeof line);
-    assert_int_equal(atoi(line), KVF_PAGES_SAFE);
-    (void)close(prefill.orders);
-    assert_int_equal(waitpid(prefill.pid, &status, 0), prefill.pid);
-    assert_int_equal(status, 0);
-    (void)fclose(prefill.reports);
+    end(&prefill);
     for (size_t i = 0; i < PAGES; i++)
         assert_true(test_page_untouched(&decode, i));
     kvf_receiver_close(receiver);
@@ -224,23 +245,11 @@ static void what_is_asked_of_it_soon_afterwards_is_refused(void **state)
     test_bootstrap bootstrap;
     test_worker decode;
     char line[512];
-    int status = -1;
-    test_use_engine(*state);
-    test_bootstrap_open(&bootstrap);
-    test_worker_open(&decode, KVF_DECODE, NULL, bootstrap.address, unnoticing);
-    test_worker_fill(&decode);
-    assert_true(write(prefill.orders, bootstrap.address, strlen(bootstrap.address)) > 0);
-    kvf_receiver *receiver = ask(&decode, bootstrap.address, 1);
-    report(&prefill, line, sizeof line);
-    assert_string_equal(line, "ready\n");
-    test_receiver_ends(&decode, receiver, KVF_OK, NULL);
-    kvf_receiver_close(receiver);
-    test_worker_fill(&decode);
-    assert_int_equal(kill(prefill.pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(prefill.pid, &status, WUNTRACED), prefill.pid);
+    (void)begin(&what, &prefill, &bootstrap, &decode, *state, unnoticing);
+    stop_all_threads(&prefill);
     usleep(2300 * 1000);
     assert_int_equal(kill(prefill.pid, SIGCONT), 0);
-    receiver = ask(&decode, bootstrap.address, 2);
+    kvf_receiver *receiver = ask(&decode, bootstrap.address, 2);
     assert_int_equal(test_statistics(&decode).peers_lost, 0); /* the child ends after its reports */
     report(&prefill, line, sizeof line);
     bool late = atoi(line) == KVF_OK; /* it was asked after its time had passed */
@@ -253,13 +262,8 @@ static void what_is_asked_of_it_soon_afterwards_is_refused(void **state)
         for (size_t i = 0; i < PAGES; i++)
             assert_true(test_page_untouched(&decode, i));
     }
-    report(&prefill, line, sizeof line);
-    assert_int_equal(atoi(line), KVF_PAGES_SAFE);
+    end(&prefill);
     kvf_receiver_close(receiver);
-    (void)close(prefill.orders);
-    assert_int_equal(waitpid(prefill.pid, &status, 0), prefill.pid);
-    assert_int_equal(status, 0);
-    (void)fclose(prefill.reports);
     test_worker_close(&decode);
     test_bootstrap_close(&bootstrap);
     if (late)

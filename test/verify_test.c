@@ -49,10 +49,8 @@ static void start_small(const char *engine, const char *const *prefill, const ch
 static int stop(void **state)
 {
     (void)state;
-    if (one.decode.manager != NULL)
-        test_worker_close(&one.decode);
-    if (one.prefill.manager != NULL)
-        test_worker_close(&one.prefill);
+    test_worker_close(&one.decode);
+    test_worker_close(&one.prefill);
     test_bootstrap_close(&one.bootstrap);
     memset(&one, 0, sizeof one);
     return 0;

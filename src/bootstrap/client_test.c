@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
@@ -23,6 +22,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/client.h"
+#include "support/process.h"
 
 #define PATIENCE (20 * KVF_SECOND) /* how long anything may take before a test fails */
 
@@ -183,17 +183,6 @@ static void expect_outcome(kvf_bootstrap_answer answer, kvf_bootstrap_outcome wa
     assert_int_not_equal(answer.error.status, KVF_OK);
     if (strstr(answer.error.text, text) == NULL)
         fail_msg("\"%s\" doesn't say \"%s\"", answer.error.text, text);
-}
-
-static size_t open_descriptors(void)
-{
-    size_t count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
 }
 
 /* ---- A server that follows a script ----------------------------------------------------------- */
@@ -841,7 +830,7 @@ static void test_close_with_open_calls(void **state)
 {
     (void)state;
     char address[64];
-    size_t before = open_descriptors();
+    size_t before = test_entries("/proc/self/fd");
     kvf_settings settings = test_settings();
     kvf_bootstrap *server = start_server("127.0.0.1:0", address);
     script silent = {0};
@@ -857,7 +846,7 @@ static void test_close_with_open_calls(void **state)
     }
     kvf_bootstrap_stop(server);
     stop_script(&silent);
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(test_entries("/proc/self/fd"), before);
 }
 
 int main(void)

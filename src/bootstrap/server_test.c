@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <netinet/in.h>
@@ -24,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/settings.h"
+#include "support/process.h"
 
 #define TEXT "text/plain; charset=utf-8"
 #define JSON "application/json; charset=utf-8"
@@ -842,21 +842,10 @@ static void test_out_of_descriptors(void **state)
 
 /* ---- Start and stop --------------------------------------------------------------------------- */
 
-static size_t open_descriptors(void)
-{
-    size_t count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
-
 static void test_stop_with_open_connections(void **state)
 {
     (void)state;
-    size_t before = open_descriptors();
+    size_t before = test_entries("/proc/self/fd");
     kvf_bootstrap *bootstrap = start();
     int idle = dial(bootstrap);
     say_request(idle, "GET", "/route", NULL);
@@ -867,7 +856,7 @@ static void test_stop_with_open_connections(void **state)
     kvf_bootstrap_stop(bootstrap);
     expect_closed(idle);
     expect_closed(half);
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(test_entries("/proc/self/fd"), before);
     kvf_bootstrap_stop(NULL);
     assert_int_equal(kvf_bootstrap_port(NULL), 0);
 }
@@ -877,7 +866,7 @@ static void test_port_taken(void **state)
     (void)state;
     kvf_settings settings = test_settings();
     kvf_bootstrap *bootstrap = start_at("127.0.0.1:0", &settings);
-    size_t before = open_descriptors();
+    size_t before = test_entries("/proc/self/fd");
     char address[64];
     (void)snprintf(address, sizeof address, "127.0.0.1:%u", kvf_bootstrap_port(bootstrap));
     kvf_bootstrap *second = bootstrap;
@@ -886,7 +875,7 @@ static void test_port_taken(void **state)
     assert_non_null(strstr(kvf_error_text(), address));
     (void)snprintf(address, sizeof address, "0.0.0.0:%u", kvf_bootstrap_port(bootstrap));
     assert_int_equal(kvf_bootstrap_start(&second, address, &settings), KVF_ADDRESS_IN_USE);
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(test_entries("/proc/self/fd"), before);
     (void)snprintf(address, sizeof address, "127.0.0.1:%u", kvf_bootstrap_port(bootstrap));
     /* With a connection that the server closed, so that its port lingers: free again at once. */
     int open = dial(bootstrap);

@@ -3,10 +3,10 @@
 #include "control/control.h"
 
 #include "support/endpoints.h"
+#include "support/process.h"
 #include "support/random.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -1032,21 +1032,10 @@ static void test_successor_gets_nothing(void **state)
 
 /* ---- resources ---- */
 
-static size_t open_descriptors(void)
-{
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    size_t count = 0;
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
-
 static void test_no_descriptor_is_left_open(void **state)
 {
     (void)state;
-    size_t before = open_descriptors();
+    size_t before = test_entries("/proc/self/fd");
     uint64_t start = kvf_clock_now();
     for (int i = 0; i < 1000; i++) {
         test_pull pull = {0};
@@ -1064,7 +1053,7 @@ static void test_no_descriptor_is_left_open(void **state)
     }
     print_message("1000 pairs opened and closed in %.0f ms\n", milliseconds_since(start));
     test_endpoints_reopen(&endpoints); /* closing a context waits for its sockets' descriptors */
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(test_entries("/proc/self/fd"), before);
 }
 
 static double processor_milliseconds(void)

@@ -383,17 +383,15 @@ def _descriptors(stage: Stage) -> None:
     with _starved(four.decode):
         four.decode.tell(receive(1, address=third))
         good_room(four.prefill, four.decode)
-        line = four.decode.failed(1, ("bootstrap", "system", "timeout", "transport"))
-        if four.decode.settled(1)["safety"] != "safe":
-            raise Failed(f"nobody was told of the pages: {line}")
+        four.decode.failed(1, ("bootstrap", "system", "timeout", "transport"))
+        four.decode.safe(1, "nobody was told of the pages")
     good_room(stranger, four.decode, address=third)
     newcomer = stage.worker("decode", four.addresses[0], "decode c", bootstrap_timeout="3s")
     with _starved(four.prefill):  # it can't accept anybody
         newcomer.tell(receive(1))
         good_room(four.prefill, four.decode)
         newcomer.failed(1, ("timeout", "peer gone"))
-        if newcomer.settled(1)["safety"] != "safe":
-            raise Failed("nobody was told of the pages")
+        newcomer.safe(1, "nobody was told of the pages")
     good_room(four.prefill, newcomer)
     newcomer.quit()
     stranger.quit()
@@ -417,8 +415,7 @@ def _budget(stage: Stage) -> None:
         raise Failed(f"of 8 requests {held} are held")
     for room in range(held + 1, 9):
         _names(decode.failed(room, ("peer failed",), NOTICED), "max_held_bytes")
-        if decode.settled(room)["safety"] != "safe":
-            raise Failed(f"room {room} was refused before the first byte")
+        decode.safe(room, "it was refused before the first byte")
     asked, given = drawn(9, prefill)
     prefill.tell(given)  # first: nothing has to be held then
     prefill.until("its sender is open", lambda counters: counters["rooms_open"] == 1)
@@ -430,8 +427,7 @@ def _budget(stage: Stage) -> None:
     third = stage.worker("decode", address, "third decode")
     third.tell(receive(1))
     _names(third.failed(1, ("peer failed",), NOTICED), "max_peers")
-    if third.settled(1)["safety"] != "safe":
-        raise Failed("it was refused before the first byte")
+    third.safe(1, "it was refused before the first byte")
     second.quit()
     prefill.until("the second decode is gone", lambda counters: counters["peers"] == 1, NOTICED)
     good_room(prefill, third)
@@ -459,8 +455,7 @@ def _limits(stage: Stage) -> None:
     refused = [room for room in range(2, 6) if room > 3]
     for room in refused:  # max_held_requests: the other side says so
         decode.failed(room, ("peer failed",))
-        if decode.settled(room)["safety"] != "safe":
-            raise Failed(f"room {room} was refused before the first byte")
+        decode.safe(room, "it was refused before the first byte")
     prefill.tell(pairs[2][1], pairs[3][1])
     for room in (2, 3):
         ends_well(prefill, decode, room)
@@ -527,8 +522,7 @@ def _partition(stage: Stage) -> str:
     lines = [side.failed(room, ("peer gone",), NOTICED) for side, room in ((decode, 1), (decode, 2), (prefill, 1))]
     slowest = max((line["ended_ns"] - since) / 1e9 for line in lines)
     for room in (1, 2):
-        if decode.settled(room)["safety"] != "safe":
-            raise Failed(f"room {room} has no proof, although its inbox can be closed")
+        decode.safe(room, "its inbox can be closed")
     prefill.settled(1)
     network.heal()
     good_room(prefill, decode)
@@ -560,8 +554,7 @@ def _kills_in_mid_write(stage: Stage, times: int = 50) -> str:
             worst = max(worst, (line["ended_ns"] - since) / 1e9)
         else:
             decode.succeeded(room)
-        if decode.settled(room)["safety"] != "safe":
-            raise Failed(f"room {room} has no proof, although its writer is dead")
+        decode.safe(room, "its writer is dead")
         prefill.reap()
     if cut_short < times // 2:
         raise Failed(f"only {cut_short} of {times} kills met a transfer in its middle")

@@ -140,6 +140,12 @@ class Process:
             raise Failed(f"{self.name}: {line} is safe without a proof, or proven without being safe")
         return line
 
+    def safe(self, room: int, why: str) -> None:
+        """The pages of the room are proven safe."""
+        line = self.settled(room)
+        if line["safety"] != "safe":
+            raise Failed(f"{self.name}: room {room} has no proof, although {why}: {line}")
+
     def statistics(self) -> Line:
         start = len(self.lines)
         self.tell({"statistics": True})

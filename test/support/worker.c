@@ -230,6 +230,18 @@ static void check_end(const char *side, kvf_status is, const char *text, kvf_sta
         fail_msg("%s: a failure has a text and a success none, but here: \"%s\"", side, text);
 }
 
+void test_sender_reaches(test_worker *worker, kvf_sender *sender, kvf_poll state)
+{
+    while (kvf_sender_poll(sender) != state)
+        wait_for_change(worker);
+}
+
+void test_receiver_reaches(test_worker *worker, kvf_receiver *receiver, kvf_poll state)
+{
+    while (kvf_receiver_poll(receiver) != state)
+        wait_for_change(worker);
+}
+
 void test_sender_settles(test_worker *worker, kvf_sender *sender)
 {
     while (kvf_sender_poll(sender) != KVF_FAILED && kvf_sender_poll(sender) != KVF_SUCCESS)

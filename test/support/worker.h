@@ -46,7 +46,7 @@ kvf_status test_worker_start(test_worker *worker, kvf_role role, const char *boo
 /* Both of the above; fails the test with the error text. */
 void test_worker_open(test_worker *worker, kvf_role role, const test_shape *shape,
                       const char *bootstrap, const char *const *settings);
-void test_worker_close(test_worker *worker);
+void test_worker_close(test_worker *worker); /* one that was never opened is fine */
 
 /* Of the workers opened from now on. Names for transports: "loop", "shm", "tcp", "all". */
 void test_use_engine(const char *name);
@@ -66,6 +66,10 @@ bool test_page_untouched(const test_worker *to, size_t page);
 void test_sender_ends(test_worker *worker, kvf_sender *sender, kvf_status status, const char *part);
 void test_receiver_ends(test_worker *worker, kvf_receiver *receiver, kvf_status status,
                         const char *part);
+
+/* Waits until it is in that state, which it has to come to. */
+void test_sender_reaches(test_worker *worker, kvf_sender *sender, kvf_poll state);
+void test_receiver_reaches(test_worker *worker, kvf_receiver *receiver, kvf_poll state);
 
 /* Waits until it has ended, however. */
 void test_sender_settles(test_worker *worker, kvf_sender *sender);
@@ -91,7 +95,7 @@ typedef struct test_bootstrap {
     char address[64];
 } test_bootstrap;
 void test_bootstrap_open(test_bootstrap *bootstrap);
-void test_bootstrap_close(test_bootstrap *bootstrap);
+void test_bootstrap_close(test_bootstrap *bootstrap); /* the same */
 
 /* Bytes that this process has allocated and not freed; 0 where a sanitizer replaces malloc(). */
 size_t test_heap_in_use(void);
