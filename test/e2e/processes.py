@@ -196,11 +196,18 @@ class Process:
         return self._child.poll() is None
 
 
+def ucx_version(build: pathlib.Path) -> tuple[int, int]:
+    words = subprocess.run([build / "kvferry", "--version"], capture_output=True, text=True, check=True).stdout.split()
+    major, minor, *_ = words[words.index("UCX") + 1].split(".")
+    return int(major), int(minor)
+
+
 class Stage:
     """Starts processes and sees to it that all of them are gone at the end."""
 
     def __init__(self, build: pathlib.Path, transport: str, under: list[str]) -> None:
         self.build = build
+        self.ucx = ucx_version(build)
         self.tool = [*under, str(build / "kvferry")]
         self.slow = bool(under)
         self.transport = transport

@@ -13,7 +13,7 @@ import sys
 import time
 
 import cases
-from processes import Failed, Stage
+from processes import Failed, Stage, ucx_version
 
 
 def _can_make_namespaces() -> bool:
@@ -34,18 +34,12 @@ def _run_one(build: pathlib.Path, transport: str, under: list[str], name: str) -
     return True
 
 
-def _ucx_version(build: pathlib.Path) -> tuple[int, int]:
-    words = subprocess.run([build / "kvferry", "--version"], capture_output=True, text=True, check=True).stdout.split()
-    major, minor, *_ = words[words.index("UCX") + 1].split(".")
-    return int(major), int(minor)
-
-
 def _cannot_run(build: pathlib.Path, transport: str, chosen: list[str]) -> dict[str, str]:
     """Of the chosen cases: why not."""
     why = {}
     if not _can_make_namespaces():
         why |= {name: "it takes root and namespaces" for name in ("network cut", "full disk")}
-    if transport == "tcp" and _ucx_version(build) < (1, 19):
+    if transport == "tcp" and ucx_version(build) < (1, 19):
         why |= {name: "UCX before 1.19 ends a process that loses a peer over TCP" for name in cases.LOSING}
     return {name: reason for name, reason in why.items() if name in chosen}
 
