@@ -93,8 +93,8 @@ if(Python3_FOUND AND tool_sources AND NOT KVF_TEST_WRAPPER AND NOT KVF_SANITIZE 
         kvf_add_e2e(faults_tcp slow ${faults} tcp)
         kvf_add_e2e(torture slow ${PROJECT_SOURCE_DIR}/test/e2e/torture.sh ${PROJECT_BINARY_DIR})
     endif()
-    kvf_add_e2e(six core ${faults} shm --six)
-    kvf_add_e2e(six_tcp core ${faults} tcp --six)
+    kvf_add_e2e(six "core;six" ${faults} shm --six)
+    kvf_add_e2e(six_tcp "core;six" ${faults} tcp --six)
 endif()
 
 # Scripts look at built files, which a sanitizer changes, so they run on plain builds only.
