@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +66,9 @@ static void addresses_split_at_the_last_colon(void **state)
                  {"[::1]:1", "::1", 1},
                  {"fe80::1:65535", "fe80::1", 65535},
                  {"host:80", "host", 80}};
-    static const char *const wrong[] = {"",        "host",   "host:",  ":80",       "host:0", "h:x",
-                                        "h:65536", "a b:80", "a/b:80", "user@h:80", "h\n:80"};
+    static const char *const wrong[] = {"",       "host",      "host:",   ":80",
+                                        "host:0", "h:x",       "h:65536", "a b:80",
+                                        "a/b:80", "user@h:80", "h\n:80",  "h:000080"};
     char host[KVF_HOST_MAX];
     uint16_t port;
     for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
@@ -79,6 +81,22 @@ static void addresses_split_at_the_last_colon(void **state)
     char text[KVF_ADDRESS_MAX];
     kvf_format_address("::1", 8998, text);
     assert_string_equal(text, "[::1]:8998");
+}
+
+/* Whoever keeps an address that was understood has KVF_ADDRESS_MAX bytes for it. */
+static void the_longest_address_is_kept_whole(void **state)
+{
+    (void)state;
+    char text[KVF_ADDRESS_MAX + 2];
+    char host[KVF_HOST_MAX];
+    uint16_t port;
+    for (int length = KVF_HOST_MAX - 2; length <= KVF_HOST_MAX; length++)
+        for (int digits = 4; digits <= 6; digits++) {
+            (void)snprintf(text, sizeof text, "[%0*d]:%0*d", length, 1, digits, 8998);
+            bool fits = strlen(text) < KVF_ADDRESS_MAX && length < KVF_HOST_MAX && digits < 6;
+            assert_int_equal(kvf_parse_address(text, false, false, host, &port), fits);
+            assert_true(!fits || port == 8998);
+        }
 }
 
 static void every_setting_reads_back_its_default(void **state)
@@ -158,6 +176,7 @@ int main(void)
         cmocka_unit_test(bytes_grow_and_format),
         cmocka_unit_test(decimals_are_strict),
         cmocka_unit_test(addresses_split_at_the_last_colon),
+        cmocka_unit_test(the_longest_address_is_kept_whole),
         cmocka_unit_test(every_setting_reads_back_its_default),
         cmocka_unit_test(wrong_settings_name_the_right_ones),
         cmocka_unit_test(environment_is_checked),

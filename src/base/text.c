@@ -21,6 +21,9 @@ bool kvf_parse_decimal(kvf_slice text, uint64_t maximum, uint64_t *value)
     return true;
 }
 
+/* Leading zeros would make addresses of any length. */
+enum { PORT_DIGITS = 5 };
+
 bool kvf_parse_address(const char *text, bool empty_host, bool zero_port, char host[KVF_HOST_MAX],
                        uint16_t *port)
 {
@@ -28,7 +31,8 @@ bool kvf_parse_address(const char *text, bool empty_host, bool zero_port, char h
     if (colon == NULL)
         return false;
     uint64_t number;
-    if (!kvf_parse_decimal(kvf_slice_of(colon + 1), UINT16_MAX, &number))
+    if (strlen(colon + 1) > PORT_DIGITS ||
+        !kvf_parse_decimal(kvf_slice_of(colon + 1), UINT16_MAX, &number))
         return false;
     if (number == 0 && !zero_port)
         return false;
