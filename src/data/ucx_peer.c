@@ -12,7 +12,9 @@ enum { PARSER_MARGIN = 512 };
 /* The shortest address: version, flags or id. */
 enum { SHORTEST_ADDRESS = 10 };
 
+/* Without anything that moves, and in any case. */
 #define CLOSING_TIME (100 * KVF_MILLISECOND)
+#define LONGEST_CLOSING (1000 * KVF_MILLISECOND)
 
 static void *copy_with_margin(kvf_slice slice)
 {
@@ -176,7 +178,8 @@ void kvf_ucx_disconnect(kvf_engine *base, kvf_engine_peer *peer)
         link = &(*link)->next_failed;
     if (*link == peer)
         *link = peer->next_failed;
-    destroy_keys(peer);
+    if (peer->base.active == 0)
+        destroy_keys(peer); /* else the engine is being closed, and UCX still looks at them */
     peer->leaving = true;
     engine->leaving++;
     close_endpoint(peer);
@@ -189,6 +192,7 @@ void kvf_ucx_reap_peers(kvf_ucx *engine)
         if (peer->leaving && is_closed(peer)) {
             *link = peer->next;
             engine->leaving--;
+            destroy_keys(peer);
             free(peer);
         } else {
             link = &peer->next;
@@ -201,9 +205,10 @@ bool kvf_ucx_close_endpoints(kvf_ucx *engine)
     for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next)
         if (!peer->leaving)
             kvf_ucx_disconnect(&engine->base, peer);
-    uint64_t deadline = kvf_clock_after(kvf_clock_now(), CLOSING_TIME);
+    uint64_t began = kvf_clock_now();
     for (kvf_ucx_reap_peers(engine); engine->leaving > 0; kvf_ucx_reap_peers(engine)) {
-        if (ucp_worker_progress(engine->own.worker) == 0 && kvf_clock_now() >= deadline)
+        bool moves = ucp_worker_progress(engine->own.worker) != 0;
+        if (kvf_clock_now() - began >= (moves ? LONGEST_CLOSING : CLOSING_TIME))
             return false;
     }
     return true;
@@ -211,9 +216,11 @@ bool kvf_ucx_close_endpoints(kvf_ucx *engine)
 
 void kvf_ucx_forget_closing(kvf_ucx *engine)
 {
-    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+    for (kvf_engine_peer *peer = engine->peers; peer != NULL; peer = peer->next) {
         if (peer->closing != NULL && !UCS_PTR_IS_ERR(peer->closing))
             ucp_request_free(peer->closing);
+        destroy_keys(peer);
+    }
 }
 
 void kvf_ucx_free_peers(kvf_ucx *engine)
