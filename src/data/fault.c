@@ -321,12 +321,18 @@ static bool fault_progress(kvf_engine *base, uint64_t budget)
     return more || next <= kvf_clock_now();
 }
 
+/* What was posted since the last progress() has no timer yet. */
 static bool fault_arm(kvf_engine *base)
 {
     fault_engine *engine = fault_of(base);
-    for (record *each = engine->records; each != NULL; each = each->next)
+    uint64_t next = KVF_NEVER;
+    for (record *each = engine->records; each != NULL; each = each->next) {
         if (each->due != 0 && (each->canceled || each->due <= kvf_clock_now()))
             return false;
+        if (each->due != 0 && each->due < next)
+            next = each->due;
+    }
+    set_timer(engine, next);
     return engine->failed == NULL && engine->inner->operations->arm(engine->inner);
 }
 
