@@ -14,9 +14,11 @@
  *
  * Threads
  *   Each manager owns one thread, its event loop. Every function below may be called from any thread
- *   unless its comment says otherwise. None waits for a network or a peer, except
- *   kvf_manager_wait(), which is there to wait. Two threads must not use one handle while a third
- *   closes it. No handle may be used in a child after fork().
+ *   unless its comment says otherwise. None waits for a network or a peer, except kvf_manager_wait(),
+ *   kvf_sender_wait() and kvf_receiver_wait(), which are there to wait, and kvf_manager_close(). Where
+ *   a host name is to be looked up, kvf_manager_open() and kvf_bootstrap_start() wait for the system
+ *   to do that. Two threads must not use one handle while a third closes it. No handle may be used in
+ *   a child after fork().
  *
  * Errors
  *   A call that fails returns a status other than KVF_OK, and kvf_error_text() then says what
@@ -174,14 +176,16 @@ typedef struct kvf_receiver kvf_receiver;
  * A prefill manager registers itself at the setting bootstrap_address in the background and keeps
  * trying; which address and port it tells peers are the settings advertise_address, advertise_port
  * and control_port. `settings` NULL: from the environment. Takes as long as registering takes.
- * KVF_INVALID_ARGUMENT, KVF_BAD_SETTING, KVF_REGISTRATION, KVF_ADDRESS_IN_USE, KVF_SYSTEM, KVF_NO_MEMORY;
- * then *manager is NULL. */
+ * KVF_INVALID_ARGUMENT, KVF_BAD_SETTING, KVF_LIMIT, KVF_REGISTRATION, KVF_TRANSPORT (UCX has none of the
+ * transports), KVF_UNSUPPORTED (a libcurl that would block the loop), KVF_ADDRESS_IN_USE, KVF_SYSTEM,
+ * KVF_NO_MEMORY; then *manager is NULL. */
 KVF_PUBLIC kvf_status kvf_manager_open(kvf_manager **manager, kvf_role role,
                                        const kvf_layout *layout, const kvf_settings *settings);
 
 /* Fails every open room with KVF_SHUTDOWN, ends the loop and frees everything, the handles of rooms
  * included: they must not be used afterwards. Writes still under way, from these pages or into
- * them, are given the setting close_timeout to end; returns after at most that. NULL is fine. */
+ * them, are given the setting close_timeout to end; returns after at most that, and a second more where
+ * the transport doesn't close. NULL is fine. */
 KVF_PUBLIC void kvf_manager_close(kvf_manager *manager);
 
 /* A room's state, with SGLang's numbers (KVPoll). Success and Failed are final.
@@ -314,7 +318,8 @@ KVF_PUBLIC kvf_status kvf_sender_open(kvf_manager *manager, uint64_t room,
 
 /* How many pages all sends together will carry, and which aux slot goes with the last one (ignored
  * without aux buffers). Call once, before the first send. A destination that expects another number
- * is refused before the first byte. KVF_WRONG_STATE, KVF_OUT_OF_RANGE, KVF_LIMIT. */
+ * is refused before the first byte. KVF_WRONG_STATE, KVF_OUT_OF_RANGE, KVF_LIMIT, KVF_NO_MEMORY. A room
+ * that has failed already takes it like any other. */
 KVF_PUBLIC kvf_status kvf_sender_expect(kvf_sender *sender, uint32_t page_count, uint32_t aux_slot);
 
 /* Hands over the next pages, whose bytes must be complete (and the aux slot, with the last ones). The
@@ -366,7 +371,8 @@ KVF_PUBLIC kvf_status kvf_receiver_open(kvf_manager *manager, const char *addres
  * any time after open. From here the room ends within waiting_timeout. The prefill side may write to
  * these pages until the room is final and its safety is KVF_PAGES_SAFE. A room of no pages needs a
  * kvferry peer: SGLang's message takes an empty list for a dummy.
- * KVF_WRONG_STATE, KVF_OUT_OF_RANGE, KVF_LIMIT, KVF_INVALID_ARGUMENT (a page named twice). */
+ * KVF_WRONG_STATE, KVF_OUT_OF_RANGE, KVF_LIMIT, KVF_INVALID_ARGUMENT (a page named twice), KVF_NO_MEMORY;
+ * the room's own status when it has failed already. */
 KVF_PUBLIC kvf_status kvf_receiver_expect(kvf_receiver *receiver, const uint32_t *pages,
                                           size_t page_count, uint32_t aux_slot);
 
