@@ -106,7 +106,7 @@ static void nobody_was_told(void **state)
 
 static void nobody_asked(void **state)
 {
-    static const char *const hasty[] = {"bootstrap_timeout", "50ms", "fence_timeout", "60s", NULL};
+    static const char *const hasty[] = {"bootstrap_timeout", "1s", "fence_timeout", "60s", NULL};
     start(*state, hasty, patient);
     kvf_sender *sender = give(1);
     test_sender_ends(&one.prefill, sender, KVF_TIMEOUT, "bootstrap_timeout");
@@ -159,7 +159,7 @@ static void an_abort_during_the_transfer_is_acknowledged(void **state)
 /* The fault that checks of the promise are tried with: told that its pages are safe, the decode sees them filled. */
 static void an_early_acknowledgement_is_a_lie(void **state)
 {
-    static const char *const lying[] = {"fault", "hold_ms=300,ack_early=1", NULL};
+    static const char *const lying[] = {"fault", "hold_ms=3000,ack_early=1", NULL};
     start(*state, lying, patient);
     kvf_receiver *receiver = ask(1, 0);
     kvf_sender *sender = give(1);
@@ -294,18 +294,10 @@ static void is_told_gone(kvf_receiver *receiver)
     assert_true(said || strstr(text, "closed by the peer") != NULL);
 }
 
-static bool ends_with_its_peer(const char *engine)
-{
-    if (strcmp(engine, "tcp") != 0 || kvf_ucx_is_at_least(19))
-        return false;
-    print_message("skipped: UCX %s ends a process that loses a peer over TCP\n", kvf_ucx_version());
-    return true;
-}
-
 /* The prefill goes while it may be writing. Over what we place ourselves, closing the inbox is the proof. */
 static void a_lost_prefill_is_fenced_by_closing(void **state)
 {
-    if (ends_with_its_peer(*state))
+    if (test_ends_with_its_peer(*state))
         skip();
     start(*state, stalling, patient);
     kvf_receiver *receiver = ask(1, 0);
@@ -546,7 +538,7 @@ static void a_restarted_prefill_is_a_new_peer(void **state)
     char port[8];
     const char *const there[] = {"control_port", port, NULL};
     raw_prefill old;
-    if (ends_with_its_peer(*state))
+    if (test_ends_with_its_peer(*state))
         skip();
     test_use_engine(*state);
     test_bootstrap_open(&one.bootstrap);

@@ -146,18 +146,10 @@ static kvf_sender *write_that_does_not_end(void)
     return sender;
 }
 
-static bool needs_newer_ucx(void)
-{
-    if (kvf_ucx_is_at_least(19))
-        return false;
-    print_message("skipped: UCX %s ends a process that loses a peer over TCP\n", kvf_ucx_version());
-    return true;
-}
-
 static void senders_end_and_their_receivers_hear_why(void **state)
 {
     closing call;
-    if (needs_newer_ucx())
+    if (test_ends_with_its_peer("tcp"))
         skip();
     start(*state, patient, patient);
     kvf_sender *before = give(BEFORE, PAGES);
@@ -278,7 +270,7 @@ static void a_write_that_does_not_end_is_left(void **state)
 {
     static const char *const hasty[] = {"fence_timeout", "60s", "close_timeout", "300ms", NULL};
     closing call;
-    if (needs_newer_ucx())
+    if (test_ends_with_its_peer("tcp"))
         skip();
     start(*state, hasty, patient);
     (void)write_that_does_not_end();
@@ -296,7 +288,7 @@ static void nothing_is_waited_for_without_time(void **state)
 {
     static const char *const at_once[] = {"fence_timeout", "60s", "close_timeout", "0s", NULL};
     closing call;
-    if (needs_newer_ucx())
+    if (test_ends_with_its_peer("tcp"))
         skip();
     start(*state, at_once, patient);
     (void)write_that_does_not_end();

@@ -51,6 +51,9 @@ void test_worker_close(test_worker *worker); /* one that was never opened is fin
 /* Of the workers opened from now on. Names for transports: "loop", "shm", "tcp", "all". */
 void test_use_engine(const char *name);
 const char *test_engine_name(void);
+/* Whether UCX would end the test's process when a peer that it has a connection with goes: says so for the record, and
+ * the caller skips. Before 1.19 that is so over TCP, now and then. */
+bool test_ends_with_its_peer(const char *engine);
 
 unsigned char *test_page(const test_worker *worker, size_t buffer, size_t page);
 unsigned char *test_slot(const test_worker *worker, size_t aux, size_t slot);
