@@ -52,7 +52,7 @@ static int start_shm(void **state)
 static int start_hasty(void **state)
 {
     static const char *const settings[] = {
-        "hold_timeout", "200ms", "max_held_requests", "3", "bootstrap_timeout", "400ms", NULL};
+        "hold_timeout", "1s", "max_held_requests", "3", "bootstrap_timeout", "400ms", NULL};
     chosen_settings = settings;
     return start(state, "loop");
 }

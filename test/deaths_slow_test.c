@@ -94,6 +94,7 @@ static void make_pool(worker_pool *pool)
                                 .aux_count = 1};
 }
 
+/* Small writes, one after the other, so that room 1 is under way for long enough to be met there. */
 static kvf_manager *open_manager(const worker_pool *pool, kvf_role role, const char *transports,
                                  const char *address)
 {
@@ -103,7 +104,9 @@ static kvf_manager *open_manager(const worker_pool *pool, kvf_role role, const c
         kvf_settings_set(settings, "transports", transports) != KVF_OK ||
         kvf_settings_set(settings, "advertise_address", "127.0.0.1") != KVF_OK ||
         (role == KVF_PREFILL &&
-         kvf_settings_set(settings, "bootstrap_address", address) != KVF_OK) ||
+         (kvf_settings_set(settings, "bootstrap_address", address) != KVF_OK ||
+          kvf_settings_set(settings, "write_size", "4KiB") != KVF_OK ||
+          kvf_settings_set(settings, "outstanding_bytes", "4KiB") != KVF_OK)) ||
         kvf_manager_open(&manager, role, &pool->layout, settings) != KVF_OK)
         die("manager");
     kvf_settings_close(settings);

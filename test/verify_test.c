@@ -219,8 +219,8 @@ static void accelerator_memory_is_not_verified(void **state)
     assert_int_equal(test_worker_start(&one.decode, KVF_DECODE, NULL, NULL), KVF_OK);
     test_worker_fill(&one.prefill);
     works(1, 3, KVF_VERIFY_ON, false);
+    kvf_sender *sender = give(2, 3); /* first: it fails as soon as the receiver has */
     kvf_receiver *receiver = ask_for(2, KVF_VERIFY_REQUIRED);
-    kvf_sender *sender = give(2, 3);
     test_receiver_ends(&one.decode, receiver, KVF_UNSUPPORTED, "host memory");
     assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
     kvf_receiver_close(receiver);
