@@ -24,7 +24,6 @@ from processes import (
     ends_well,
     good_room,
     receive,
-    send,
     stopped,
 )
 
@@ -34,7 +33,8 @@ Room = tuple[Process, Process, int]  # prefill, decode, number
 # Pieces so small, and so few at a time, that a transfer can be met in its middle.
 SLOW = {"write_size": "4KiB", "outstanding_bytes": "4KiB"}
 LARGE = 480  # pages of a room that takes a while
-PARTS = {"chunks": [40] * 12}
+# The chunks of a room are written in turns: when the small one has ended, most of the others is still to come.
+PARTS = {"chunks": [4, 236, 240]}
 
 
 class Four:
@@ -68,6 +68,26 @@ class Four:
     def quit(self) -> None:
         for process in (self.prefill, self.other_prefill, self.decode, self.other_decode):
             process.quit()
+
+
+def _begin_large(prefill: Process, decode: Process, room: int) -> None:
+    asked, given = drawn(room, prefill, LARGE, **PARTS)
+    decode.tell(asked)
+    prefill.tell(given)
+
+
+def _never_ending(earlier: int) -> dict[str, str]:
+    """Settings of a prefill whose large room doesn't get to its end, where so many transfers come before it: else a fault
+    that is to meet its middle may come too late."""
+    return {"fault": f"transfer_stall={earlier + len(PARTS['chunks'])}"}
+
+
+def _reach_middle(prefill: Process, decode: Process, room: int) -> None:
+    """Begins a large room, and returns when some of its pages have been sent. (Pages count when their transfer has ended:
+    those of a room of LARGE beside it all at once.)"""
+    before = prefill.statistics()["pages_sent"]
+    _begin_large(prefill, decode, room)
+    prefill.until(f"room {room} is under way", lambda now: now["pages_sent"] - before not in (0, LARGE))
 
 
 def _end_well(rooms: list[Room], count: int = SMALL) -> list[Line]:
@@ -198,13 +218,10 @@ class Death:
             self.four.decode.tell(receive(1))
             self.four.prefill.until("room 1 is held", lambda counters: counters["requests_held"] == held + 1)
             return others
-        before = self.four.prefill.statistics()["pages_sent"]
-        asked, given = drawn(1, self.four.prefill, LARGE, **PARTS)
-        self.four.decode.tell(asked)
-        self.four.prefill.tell(given)
-        if self.phase == "during":  # a transfer's pages count when it ends, those of the room beside it all at once
-            self.four.prefill.until("room 1 is under way", lambda now: now["pages_sent"] - before not in (0, LARGE))
+        if self.phase == "during":
+            _reach_middle(self.four.prefill, self.four.decode, 1)
             return others
+        _begin_large(self.four.prefill, self.four.decode, 1)
         ends_well(self.four.prefill, self.four.decode, 1, count=LARGE)
         return self._begin_others(count)
 
@@ -273,10 +290,9 @@ class Death:
 
 def _death(victim: str, signal_name: str, phase: str) -> Case:
     hold_ms = 1000 if signal_name == "KILL" else 2000
-    # In room 1 nobody gets to the end: the fault is in its middle, however fast the machine is. Other transfers come
-    # before its: one to each decode that prefill a has to know, and one that is to get through meanwhile.
-    earlier = 1 if victim == "prefill" else 3
-    endless = {"fault": f"transfer_stall={earlier + len(PARTS['chunks'])}"}
+    # Before room 1's transfers there is one to each decode that prefill a has to know, and one that is to get through
+    # meanwhile.
+    endless = _never_ending(earlier=1 if victim == "prefill" else 3)
 
     def run(stage: Stage) -> str | None:
         held = {"fault": f"hold_ms={hold_ms * (5 if stage.slow else 1)}"}
@@ -296,17 +312,12 @@ def _death(victim: str, signal_name: str, phase: str) -> Case:
 
 
 def _prefill_restarts(stage: Stage) -> None:
-    """Asked to quit with a room under way, and back on the same port, again and again."""
-    four = Four(stage, SLOW, {})
+    """Asked to quit with a room under way, and back on the same port, again and again. It says why it goes."""
+    four = Four(stage, SLOW | _never_ending(earlier=0), {})  # of the later rooms the middle chunk stalls
     for room in range(1, 4):
-        asked, given = drawn(room, four.prefill, LARGE, **PARTS)
-        four.decode.tell(asked)
-        four.prefill.tell(given)
-        four.prefill.until("it is under way", lambda counters: counters["pages_sent"] >= 40)
+        _reach_middle(four.prefill, four.decode, room)
         four.prefill.quit()
-        line = four.decode.room(room, NOTICED)
-        if line["state"] == "success":
-            four.decode.succeeded(room)
+        four.decode.failed(room, ("peer failed", "peer gone"), NOTICED)
         four.decode.settled(room)
         four.bring_back("prefill")
         good_room(four.prefill, four.decode)
@@ -519,12 +530,12 @@ def _partition(stage: Stage) -> str:
     near, far = network.HOSTS
     address = stage.bootstrap(host=near, prefix=network.prefix(0))
     common = {"transports": f"{TRANSPORTS['shm']},tcp"} if stage.transport == "shm" else {}
-    prefill = stage.worker("prefill", address, prefix=network.prefix(0), **(SLOW | {"advertise_address": near} | common))
+    slow = SLOW | _never_ending(earlier=1) | {"advertise_address": near}
+    prefill = stage.worker("prefill", address, prefix=network.prefix(0), **(slow | common))
     decode = stage.worker("decode", address, prefix=network.prefix(1), **({"advertise_address": far} | common))
     good_room(prefill, decode)
-    decode.tell(receive(1, count=LARGE), receive(2, first=500, count=4))
-    prefill.tell(send(1, count=LARGE, **PARTS))
-    prefill.until("room 1 is under way", lambda counters: counters["pages_sent"] >= 40)
+    decode.tell(receive(2, first=500, count=4))
+    _reach_middle(prefill, decode, 1)
     since = network.cut()
     lines = [side.failed(room, ("peer gone",), NOTICED) for side, room in ((decode, 1), (decode, 2), (prefill, 1))]
     slowest = max((line["ended_ns"] - since) / 1e9 for line in lines)
@@ -545,31 +556,20 @@ def _kills_in_mid_write(stage: Stage, times: int = 50) -> str:
     """The decode process outlives all its prefills."""
     address = stage.bootstrap()
     decode = stage.worker("decode", address)
-    cut_short = 0
     worst = 0.0
     for room in range(1, times + 1):
-        prefill = stage.worker("prefill", address, "prefill", **SLOW)
-        asked, given = drawn(room, prefill, LARGE, **PARTS)
-        decode.tell(asked)
-        prefill.tell(given)
-        prefill.until("it is under way", lambda counters: counters["pages_sent"] >= 40)
+        prefill = stage.worker("prefill", address, "prefill", **(SLOW | _never_ending(earlier=0)))
+        _reach_middle(prefill, decode, room)
         since = prefill.signal(signal.SIGKILL)
-        line = decode.room(room, NOTICED)
-        if line["state"] == "failed":
-            decode.failed(room, ("peer gone",))
-            cut_short += 1
-            worst = max(worst, (line["ended_ns"] - since) / 1e9)
-        else:
-            decode.succeeded(room)
+        line = decode.failed(room, ("peer gone",), NOTICED)
+        worst = max(worst, (line["ended_ns"] - since) / 1e9)
         decode.safe(room, "its writer is dead")
         prefill.reap()
-    if cut_short < times // 2:
-        raise Failed(f"only {cut_short} of {times} kills met a transfer in its middle")
     prefill = stage.worker("prefill", address, "prefill")
     good_room(prefill, decode)
     prefill.quit()
     decode.quit()
-    return f"{cut_short} of {times} in the middle of the transfer; Failed after {worst:.3f} s at worst"
+    return f"{times} kills; Failed after {worst:.3f} s at worst"
 
 
 # ---- All of them --------------------------------------------------------------------------------------------------
