@@ -1,6 +1,8 @@
 """No message of kvferry ends a stock peer: after each kind, a *later* room completes at the same stock process."""
 
+import itertools
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +13,6 @@ SECONDS = 20.0
 PAGES = 16
 POOL = Layout(buffers=2, pages=64, item_length=2048, aux_slots=64)
 PROFILES = ("0.4.7", "0.4.7.post1")
-SOURCE: Line = {"range": [1, PAGES]}
 TARGET: Line = {"range": [40, PAGES]}
 
 
@@ -46,12 +47,19 @@ class Stage:
         self.ours.clear()
 
 
+def source(room: int) -> tuple[Line, int]:
+    """Pages and aux slot, other ones than those of the rooms before: what these left at the target would be wrong."""
+    return {"range": [room % (POOL.pages - PAGES), PAGES]}, room % POOL.aux_slots
+
+
 def send(room: int, **more: object) -> Line:
-    return {"room": room, "pages": SOURCE, "aux_slot": 1} | more
+    pages, slot = source(room)
+    return {"room": room, "pages": pages, "aux_slot": slot} | more
 
 
 def receive(room: int, **more: object) -> Line:
-    return {"room": room, "pages": TARGET, "source_pages": SOURCE, "aux_slot": 2, "source_aux_slot": 1} | more
+    pages, slot = source(room)
+    return {"room": room, "pages": TARGET, "source_pages": pages, "aux_slot": 2, "source_aux_slot": slot} | more
 
 
 def one_good(prefill: Process, decode: Process, room: int) -> None:
@@ -63,6 +71,20 @@ def ended_badly(process: Process, room: int) -> Line:
     if outcome["state"] != "failed" or not outcome["reason"]:
         raise Failed(f"{process.name}: room {room} should have failed with a reason: {outcome}")
     return outcome
+
+
+def await_statistic(process: Process, name: str, value: int) -> None:
+    """Asks until it is so."""
+    deadline = time.monotonic() + SECONDS
+    seen = -1
+    while seen != value:
+        if time.monotonic() > deadline:
+            raise Failed(f"{process.name}: {name} is {seen}, not {value}")
+        asked = sum("statistics" in answer for answer in process.answers)
+        process.tell({"statistics": True})
+        numbers = itertools.count(1)
+        answer = process.await_answer("statistics", lambda line: "statistics" in line and next(numbers) > asked, SECONDS)
+        seen = answer["statistics"][name]
 
 
 # ---- towards a stock prefill: our decode's requests -----------------------------------------------------
@@ -209,7 +231,7 @@ def source_has_no_aux(stage: Stage) -> None:
 def held_too_long(stage: Stage) -> None:
     prefill, room = stage.worker("prefill", port=stage.port, hold_timeout="200ms"), stage.numbers.take()
     stage.stock.tell(receive(room))
-    prefill.tell({"statistics": True})
+    await_statistic(prefill, "requests_expired", 1)
     one_good(prefill, stage.stock, stage.numbers.take())
 
 
