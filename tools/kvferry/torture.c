@@ -95,9 +95,15 @@ static bool cannot_go_on(const torture_run *run)
     return one_has_ended(run) || run->given_up || torture_interrupted(run);
 }
 
+/* One that has no pages left can't show it, and is restarted. */
 static bool has_healed(const torture_run *run)
 {
-    return run->rooms_since > 0 || cannot_go_on(run);
+    return run->rooms_since > 0 || run->starved || cannot_go_on(run);
+}
+
+static bool senders_are_over(const torture_run *run)
+{
+    return run->ended[TORTURE_PREFILL] || torture_senders_are_over(run);
 }
 
 static bool enough_aborts(const torture_run *run)
@@ -245,10 +251,17 @@ static bool start_all(torture_run *run)
            torture_bring_up(run, TORTURE_DECODE);
 }
 
-/* In peace at last, a room must succeed; then all rooms end, all pages are looked at, and all processes quit. */
+/* A prefill that is asked to quit would end them. */
+static void await_senders(torture_run *run)
+{
+    (void)torture_pump(run, senders_are_over, (run->options->room_limit + 1) * SECOND);
+    torture_rooms_check(run);
+}
+
+/* In peace at last, a room must succeed; then all rooms end on both sides, all pages are looked at, and all processes
+ * quit. */
 static void wind_up(torture_run *run)
 {
-    static const torture_victim order[] = {TORTURE_DECODE, TORTURE_PREFILL, TORTURE_BOOTSTRAP};
     run->winding_up = true;
     if (!all_run(run))
         return;
@@ -259,8 +272,13 @@ static void wind_up(torture_run *run)
         await_healing(run, "all faults");
     if (!all_run(run))
         return;
-    for (size_t i = 0; i < TORTURE_CHILDREN && !run->result.abandoned; i++)
-        torture_quit(run, order[i]);
+    torture_quit(run, TORTURE_DECODE);
+    if (!run->result.abandoned)
+        await_senders(run);
+    if (!run->result.abandoned)
+        torture_quit(run, TORTURE_PREFILL);
+    if (!run->result.abandoned)
+        torture_quit(run, TORTURE_BOOTSTRAP);
 }
 
 /* Whatever state they are in. */

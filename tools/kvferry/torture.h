@@ -98,6 +98,8 @@ void torture_pages_release(torture_pages *pages, const torture_claim *claim);
 /* How many of them something has landed in. */
 uint64_t torture_pages_landed_late(const torture_pages *pages);
 
+/* Looks at the aux slot of a room that has been settled: it holds the canary. */
+void torture_pages_check_slot(torture_pages *pages, uint32_t slot);
 /* Looks at all idle pages. */
 void torture_pages_check_idle(torture_pages *pages);
 
@@ -264,7 +266,8 @@ __attribute__((format(printf, 2, 3))) void torture_break(torture_result *result,
  * it; or of a room of an earlier decode process whose sender hasn't ended. */
 typedef struct torture_room {
     uint64_t id;
-    json_t *line;    /* for the prefill, while the decode's side is open; NULL otherwise */
+    json_t *line; /* for the prefill, while the decode's side is open; NULL otherwise */
+    /* The time in which the side's process was stopped isn't held against it: these are put off by it. */
     uint64_t opened; /* by decode */
     uint64_t told;   /* when the prefill was told of it; 0: the sender's side isn't open */
     uint64_t sender_began;
@@ -302,7 +305,6 @@ typedef struct torture_run {
     bool ended[TORTURE_CHILDREN]; /* its output has ended */
     bool told[TORTURE_CHILDREN];  /* that it ended by itself */
     bool stopped[TORTURE_CHILDREN];
-    uint64_t runs_since[TORTURE_CHILDREN]; /* its start, or the end of its latest stop */
     bool stall_seen;      /* of the present prefill process's one stalled transfer */
     uint64_t healed_from; /* when the latest fault was over; 0: a room has succeeded since */
     uint64_t rooms_since; /* that have succeeded since then */
@@ -356,8 +358,11 @@ void torture_senders_tell(torture_run *run);
 /* After a while without the decode's side a sender is aborted, as a router would. */
 void torture_orphans_abort(torture_run *run);
 
-/* Breaks the promise of each room that should have ended. Time in which its process was stopped or gone isn't held
- * against it. */
+/* A process has been stopped for so long, until now. */
+void torture_rooms_excuse(torture_run *run, torture_victim which, uint64_t stopped);
+/* Whether no room has a sender any more. */
+bool torture_senders_are_over(const torture_run *run);
+/* Breaks the promise of each room that should have ended. */
 void torture_rooms_check(torture_run *run);
 void torture_receiver_check(torture_run *run, torture_room *room, uint64_t now);
 

@@ -158,6 +158,8 @@ static bool await_ready(torture_run *run, torture_victim which)
 bool torture_bring_up(torture_run *run, torture_victim which)
 {
     run->ready[which] = run->ended[which] = false;
+    if (which == TORTURE_DECODE)
+        run->starved = false;
     if (which == TORTURE_PREFILL && run->processes.slow) {
         run->result.effects[FAULT_SLOW].injected++;
         run->stall_seen = false;
@@ -237,12 +239,13 @@ static void pass_time(torture_run *run, unsigned milliseconds)
 
 static void stop_and_continue(torture_run *run, const torture_step *step)
 {
+    uint64_t since = clock_now();
     run->stopped[step->victim] = true;
     torture_signal(&run->processes, step->victim, SIGSTOP);
     pass_time(run, step->down_ms);
     torture_signal(&run->processes, step->victim, SIGCONT);
     run->stopped[step->victim] = false;
-    run->runs_since[step->victim] = clock_now();
+    torture_rooms_excuse(run, step->victim, clock_now() - since);
 }
 
 static void starve_and_feed(torture_run *run, const torture_step *step)

@@ -253,7 +253,6 @@ static void take_prefill_line(torture_run *run, const json_t *line)
 static void set_ready(torture_run *run, torture_victim which)
 {
     run->ready[which] = true;
-    run->runs_since[which] = clock_now();
 }
 
 /* The bootstrap server's lines are nobody's; their end is the end of the process. */

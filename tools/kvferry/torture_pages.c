@@ -160,6 +160,16 @@ uint64_t torture_pages_landed_late(const torture_pages *pages)
     return written;
 }
 
+void torture_pages_check_slot(torture_pages *pages, uint32_t slot)
+{
+    uint8_t *bytes = pool_item(&pages->pool, TORTURE_BUFFERS, slot);
+    pages->bytes_checked += TORTURE_AUX_ITEM;
+    if (all_canary(bytes, TORTURE_AUX_ITEM))
+        return;
+    memset(bytes, PATTERN_POISON, TORTURE_AUX_ITEM);
+    pages->canaries_corrupted++;
+}
+
 void torture_pages_check_idle(torture_pages *pages)
 {
     for (size_t i = 0; i < pages->idle_count; i++)

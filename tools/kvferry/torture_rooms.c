@@ -112,16 +112,32 @@ void torture_orphans_abort(torture_run *run)
 
 /* ---- Whether they end ----------------------------------------------------------------------------- */
 
-/* How long a side has had the room while its process could run without a break. */
-static uint64_t age_of(const torture_run *run, torture_victim which, uint64_t from, uint64_t now)
+static void excuse(uint64_t *from, uint64_t stopped, uint64_t now)
 {
-    uint64_t start = from > run->runs_since[which] ? from : run->runs_since[which];
-    return now > start ? now - start : 0;
+    if (*from != 0)
+        *from = now - *from > stopped ? *from + stopped : now;
 }
 
-static bool is_overdue(const torture_run *run, torture_victim which, uint64_t from, uint64_t now)
+void torture_rooms_excuse(torture_run *run, torture_victim which, uint64_t stopped)
 {
-    return age_of(run, which, from, now) > run->options->room_limit * SECOND;
+    uint64_t now = clock_now();
+    for (size_t i = 0; i < TORTURE_IDS; i++)
+        excuse(which == TORTURE_DECODE ? &run->rooms[i].opened : &run->rooms[i].told, stopped, now);
+    for (size_t i = 0; i < run->left_count && which == TORTURE_PREFILL; i++)
+        excuse(&run->left[i].told, stopped, now);
+}
+
+bool torture_senders_are_over(const torture_run *run)
+{
+    for (size_t i = 0; i < TORTURE_IDS; i++)
+        if (run->rooms[i].told != 0)
+            return false;
+    return run->left_count == 0;
+}
+
+static bool is_overdue(const torture_run *run, uint64_t from, uint64_t now)
+{
+    return now - from > run->options->room_limit * SECOND;
 }
 
 static const char *receiver_waits_for(const torture_run *run, const torture_room *room)
@@ -135,7 +151,7 @@ static const char *receiver_waits_for(const torture_run *run, const torture_room
 
 void torture_receiver_check(torture_run *run, torture_room *room, uint64_t now)
 {
-    if (room->receiver_hung || !is_overdue(run, TORTURE_DECODE, room->opened, now))
+    if (room->receiver_hung || !is_overdue(run, room->opened, now))
         return;
     room->receiver_hung = true;
     torture_break(&run->result, "the receiver of room %llu hasn't ended after %llu s: %s",
@@ -160,7 +176,7 @@ static void say_sender_waits(const torture_room *room, message *what)
 static void check_sender(torture_run *run, torture_room *room, uint64_t now)
 {
     message what;
-    if (room->told == 0 || room->sender_hung || !is_overdue(run, TORTURE_PREFILL, room->told, now))
+    if (room->told == 0 || room->sender_hung || !is_overdue(run, room->told, now))
         return;
     room->sender_hung = true;
     say_sender_waits(room, &what);
