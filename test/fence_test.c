@@ -497,6 +497,14 @@ static void a_fenced_id_is_refused_when_others_took_its_place(void **state)
     an_id_is_refused_while_it_is_fenced(*state, forgetful);
 }
 
+/* The rank has another inbox by then. */
+static void a_fenced_id_is_refused_where_its_inbox_was_retired(void **state)
+{
+    static const char *const strict[] = {"remembered_rooms", "0", "fence_timeout", "60s", "fence",
+                                         "strict",           NULL};
+    an_id_is_refused_while_it_is_fenced(*state, strict);
+}
+
 /* There the key is an epoch, and the room is found by its id. */
 static void a_fenced_id_is_refused_where_kvferry_was_assumed(void **state)
 {
@@ -601,6 +609,7 @@ int main(void)
         ON_EACH(a_used_id_is_refused_by_name),
         ON_EACH(a_fenced_id_is_refused_without_a_memory),
         ON_EACH(a_fenced_id_is_refused_when_others_took_its_place),
+        ON_PLACED(a_fenced_id_is_refused_where_its_inbox_was_retired),
         ON_EACH(a_fenced_id_is_refused_where_kvferry_was_assumed),
         ON("loop", a_used_id_is_forgotten_when_the_rank_restarts),
         ON_PLACED(a_restarted_prefill_is_a_new_peer),

@@ -1,4 +1,7 @@
-/* What must not grow with the number of rooms: sockets, whoever opens the rooms; and what failed transfers leave. */
+/* What must not grow with the number of rooms: sockets, whoever opens the rooms; what failed transfers leave; and inboxes
+ * that were retired. */
+#include "base/clock.h"
+#include "data/engine.h"
 #include "support/process.h"
 #include "support/worker.h"
 
@@ -32,13 +35,13 @@ static const test_shape shape = {.buffers = 2,
 
 static scene one;
 
-static void start(const char *engine, const char *const *prefill)
+static void start(const char *engine, const char *const *prefill, const char *const *decode)
 {
     memset(&one, 0, sizeof one);
     test_use_engine(engine);
     test_bootstrap_open(&one.bootstrap);
     test_worker_open(&one.prefill, KVF_PREFILL, &shape, one.bootstrap.address, prefill);
-    test_worker_open(&one.decode, KVF_DECODE, &shape, NULL, NULL);
+    test_worker_open(&one.decode, KVF_DECODE, &shape, NULL, decode);
 }
 
 static int stop(void **state)
@@ -109,7 +112,7 @@ static void rooms_of_many_threads_open_no_socket(void **state)
                                             NULL}; /* no HTTP later on */
     user users[THREADS];
     kvf_event events[16];
-    start(*state, unhurried);
+    start(*state, unhurried, NULL);
     connect_both_ways();
     size_t before = test_entries("/proc/self/fd");
     size_t most = 0;
@@ -172,7 +175,7 @@ static void failed_transfers_leave_nothing(void **state)
                                           NULL};
     static const uint32_t pages[PAGES] = {4, 5, 9};
     size_t before = 0;
-    start(*state, failing);
+    start(*state, failing, NULL);
     for (uint64_t i = 0; i < ALL; i++) {
         if (i == WARM)
             before = test_heap_in_use();
@@ -183,6 +186,51 @@ static void failed_transfers_leave_nothing(void **state)
     assert_true(after < before + (ALL - WARM) * LEAST / 4);
     nothing_is_open(&one.prefill);
     nothing_is_open(&one.decode);
+}
+
+/* ---- Inboxes --------------------------------------------------------------------------------------------- */
+
+/* Aborted, and written by the stock prefill nevertheless, which proves that it writes no more. */
+static void abort_and_complete(uint64_t room)
+{
+    static const uint32_t pages[PAGES] = {4, 5, 9};
+    kvf_receiver *receiver = test_receiver_open(&one.decode, one.bootstrap.address, room);
+    assert_int_equal(kvf_receiver_expect(receiver, pages, PAGES, 1), KVF_OK);
+    test_wait_statistic(&one.prefill, requests_held, 1);
+    kvf_receiver_abort(receiver);
+    kvf_sender *sender = test_sender_open(&one.prefill, room);
+    assert_int_equal(kvf_sender_expect(sender, PAGES, 1), KVF_OK);
+    assert_int_equal(kvf_sender_send(sender, pages, PAGES), KVF_OK);
+    assert_int_equal(kvf_receiver_wait(receiver, -1), KVF_PAGES_SAFE);
+    assert_int_equal(kvf_receiver_proof(receiver), KVF_PROOF_COMPLETED);
+    test_sender_ends(&one.prefill, sender, KVF_OK, NULL);
+    kvf_receiver_close(receiver);
+    kvf_sender_close(sender);
+}
+
+/* With fence=strict an abort gives the rank a new inbox. The old one, of six descriptors and more, goes with its last
+ * room. */
+static void retired_inboxes_are_closed(void **state)
+{
+    enum { WARM = 3, ALL = 40 };
+    static const char *const stock[] = {"extensions", "off", NULL};
+    static const char *const strict[] = {"fence", "strict", "fence_timeout", "60s", NULL};
+    if (!kvf_ucx_is_at_least(19)) {
+        print_message("skipped: UCX %s doesn't let workers be destroyed\n", kvf_ucx_version());
+        skip();
+    }
+    size_t before = 0;
+    start(*state, stock, strict);
+    for (uint64_t room = 0; room < ALL; room++) {
+        if (room == WARM)
+            before = test_entries("/proc/self/fd");
+        abort_and_complete(room);
+    }
+    uint64_t deadline = kvf_clock_now() + 30 * KVF_SECOND;
+    while (test_entries("/proc/self/fd") > before + ALL && kvf_clock_now() < deadline)
+        continue;
+    print_message("%zu descriptors before, %zu after\n", before, test_entries("/proc/self/fd"));
+    assert_true(test_entries("/proc/self/fd") <= before + ALL);
 }
 
 #define ON(engine, name)                                                                           \
@@ -196,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_EACH(rooms_of_many_threads_open_no_socket),
         ON_EACH(failed_transfers_leave_nothing),
+        ON("tcp", retired_inboxes_are_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,11 +129,21 @@ static void free_inbox(kvf_inbox *inbox)
     free(inbox);
 }
 
-/* A closed one without rooms is of no use any more. */
+static bool is_unused(const kvf_inbox *inbox)
+{
+    return inbox->targets == NULL && inbox->holds == 0 && inbox->rank->inbox != inbox;
+}
+
+/* One that is retired or closed, without rooms, is of no use any more. This may be inside a callback of the engine, where
+ * none can be closed. */
 static void release(kvf_inbox *inbox)
 {
-    if (inbox->engine == NULL && inbox->targets == NULL && inbox->holds == 0)
+    if (!is_unused(inbox))
+        return;
+    if (inbox->engine == NULL)
         free_inbox(inbox);
+    else
+        inbox->manager->reap_inboxes = true;
 }
 
 static void writer_exited(kvf_watch *watch);
@@ -224,9 +234,16 @@ kvf_target *kvf_inbox_target(const kvf_inbox *inbox, uint64_t key, uint64_t room
     return target != NULL && target->receiver->room.id == room ? target : NULL;
 }
 
-bool kvf_inbox_serves(const kvf_inbox *inbox, uint64_t room)
+bool kvf_inboxes_serve(const kvf_rank *rank, uint64_t room)
 {
-    return find_room(inbox, room) != NULL;
+    const kvf_inbox *inbox;
+    const kvf_inbox *next;
+    HASH_ITER(by_name, rank->manager->inboxes, inbox, next)
+    {
+        if (inbox->rank == rank && find_room(inbox, room) != NULL)
+            return true;
+    }
+    return false;
 }
 
 void kvf_inbox_retire(kvf_inbox *inbox)
@@ -297,6 +314,18 @@ void kvf_inboxes_close(kvf_rank *rank)
     HASH_ITER(by_name, rank->manager->inboxes, inbox, next)
     {
         if (inbox->rank == rank)
+            kvf_inbox_close(inbox);
+    }
+}
+
+void kvf_inboxes_reap(kvf_manager *manager)
+{
+    kvf_inbox *inbox;
+    kvf_inbox *next;
+    manager->reap_inboxes = false;
+    HASH_ITER(by_name, manager->inboxes, inbox, next)
+    {
+        if (is_unused(inbox))
             kvf_inbox_close(inbox);
     }
 }

@@ -29,8 +29,8 @@ kvf_inbox *kvf_inbox_find(kvf_manager *manager, kvf_slice agent_name);
 bool kvf_inbox_add(kvf_inbox *inbox, kvf_target *target, uint64_t key); /* false: no memory */
 void kvf_inbox_remove(kvf_target *target);
 kvf_target *kvf_inbox_target(const kvf_inbox *inbox, uint64_t key, uint64_t room);
-/* A room of that id is written to through it, or may be still. */
-bool kvf_inbox_serves(const kvf_inbox *inbox, uint64_t room);
+/* A room of that id is written to by the rank, or may be still, also through an inbox that it had before. */
+bool kvf_inboxes_serve(const kvf_rank *rank, uint64_t room);
 /* Tells the target's rank something about its request; *put_off: the same again when the connection is writable.
  * Where it can't be sent the connection is about to be lost. */
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
@@ -42,6 +42,8 @@ void kvf_inbox_retire(kvf_inbox *inbox);
 void kvf_inbox_close(kvf_inbox *inbox);
 /* The same for all of a rank whose connection is lost. */
 void kvf_inboxes_close(kvf_rank *rank);
+/* Closes the retired ones that no room needs any more. Not from inside a callback of the engine. */
+void kvf_inboxes_reap(kvf_manager *manager);
 void kvf_inboxes_free(kvf_manager *manager);
 
 #endif

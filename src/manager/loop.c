@@ -1,7 +1,7 @@
 /* The event loop: one thread, asleep in epoll unless something has happened, working in slices so that
  * nothing waits behind a big room. */
 #include "manager/agent.h"
-#include "manager/rank.h"
+#include "manager/inbox.h"
 #include "manager/work.h"
 
 #include <errno.h>
@@ -79,6 +79,8 @@ static bool slice(kvf_manager *manager)
         kvf_agents_reap(manager);
     if (manager->reap_receivers)
         kvf_receivers_reap(manager);
+    if (manager->reap_inboxes)
+        kvf_inboxes_reap(manager);
     return more || manager->busy_links != NULL;
 }
 

@@ -230,6 +230,7 @@ struct kvf_manager {
     bool pull_busy;
     bool client_busy;
     bool reap_receivers; /* some of the fencing are over */
+    bool reap_inboxes;   /* some that were retired serve nobody any more */
     kvf_registration registration;
     uint64_t now;
     uint64_t last_turn;   /* when the loop last looked for a stop, by kvf_clock_elapsed() */

@@ -496,12 +496,11 @@ static kvf_status send_request(kvf_target *target, const kvf_inbox *inbox, bool 
 }
 
 /* A stock rank can't tell a new room from an old one of the same id: it would write to the old one's pages. */
-static kvf_status check_unused(const kvf_rank *rank, const kvf_inbox *inbox, uint64_t room,
-                               kvf_error *error)
+static kvf_status check_unused(const kvf_rank *rank, uint64_t room, kvf_error *error)
 {
     if (rank->shown)
         return KVF_OK;
-    if (kvf_inbox_serves(inbox, room))
+    if (kvf_inboxes_serve(rank, room))
         return kvf_error_set(error, KVF_BUSY,
                              "prefill rank %u of %.*s may still write to an earlier room %llu; it "
                              "is not kvferry and can't tell the two apart; the router must choose "
@@ -523,7 +522,7 @@ static kvf_status disclose(kvf_target *target, kvf_inbox *inbox, bool *put_off, 
 {
     kvf_receiver *receiver = target->receiver;
     kvf_rank *rank = target->rank;
-    kvf_status status = check_unused(rank, inbox, receiver->room.id, error);
+    kvf_status status = check_unused(rank, receiver->room.id, error);
     if (status != KVF_OK)
         return status;
     if (!kvf_inbox_add(inbox, target, inbox->extended ? inbox->last_epoch : receiver->room.id))
