@@ -402,7 +402,7 @@ kvf_status kvf_rank_join(kvf_target *target, uint32_t dp_group, uint32_t tp_rank
         return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a prefill rank");
     target->rank = rank;
     DL_APPEND(rank->targets, target);
-    if (rank->machine.state == KVF_LOOKUP_READY)
+    if (rank->machine.state == KVF_LOOKUP_READY && rank->lost == NULL)
         target_ready(target);
     else
         rank_feed(rank, KVF_LOOKUP_WANTED, NULL);
