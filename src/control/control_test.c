@@ -946,6 +946,35 @@ static void test_put_off_then_writable(void **state)
     stock_close(reader);
 }
 
+/* There is room again, but who was put off first hasn't been told yet. */
+static void test_nobody_overtakes_what_was_put_off(void **state)
+{
+    (void)state;
+    endpoints.settings.heartbeat_timeout = LONG;
+    test_endpoints_reopen(&endpoints);
+    uint16_t port = 0;
+    void *reader = stock_bound(ZMQ_PULL, &port);
+    test_push push;
+    test_push_open(&endpoints, &push, port, LONG);
+    test_endpoints_expect(&endpoints, &push.connected, 1);
+    size_t sent = 0;
+    fill(&push, &sent);
+    size_t writable = push.writable;
+    char data[60000];
+    for (size_t read = 0; read < sent; read++)
+        assert_int_equal(zmq_recv(reader, data, sizeof data, 0), 59999);
+    kvf_slice frame = kvf_slice_of("next");
+    bool put_off = false;
+    assert_int_equal(kvf_control_push_send(push.push, &frame, 1, &put_off, NULL), KVF_OK);
+    assert_true(put_off);
+    test_endpoints_expect(&endpoints, &push.writable, writable + 1);
+    test_push_send(&push, "last", 1);
+    assert_int_equal(zmq_recv(reader, data, sizeof data, 0), 4);
+    assert_memory_equal(data, "last", 4);
+    test_push_close(&endpoints, &push);
+    stock_close(reader);
+}
+
 static void test_close_discards_and_returns(void **state)
 {
     (void)state;
@@ -1113,6 +1142,7 @@ int main(void)
         TEST(test_addresses_to_connect_to),
         TEST(test_names_to_connect_to),
         TEST(test_put_off_then_writable),
+        TEST(test_nobody_overtakes_what_was_put_off),
         TEST(test_close_discards_and_returns),
         TEST(test_close_lingers_when_told),
         TEST(test_successor_gets_nothing),

@@ -200,8 +200,9 @@ kvf_status kvf_control_push_send(kvf_control_push *push, const kvf_slice *frames
         return kvf_error_set(error, KVF_PEER_GONE, "not connected to %s", push->address);
     if (frame_count == 0)
         return kvf_error_set(error, KVF_INVALID_ARGUMENT, "a message needs a frame");
-    /* Looking makes libzmq take in what its I/O thread has reported; a send alone may not. */
-    if ((kvf_endpoint_ready(push->endpoint.socket) & ZMQ_POLLOUT) == 0) {
+    /* Looking makes libzmq take in what its I/O thread has reported; a send alone may not. And nobody may overtake
+     * what was put off before. */
+    if ((kvf_endpoint_ready(push->endpoint.socket) & ZMQ_POLLOUT) == 0 || push->put_off) {
         push->put_off = *put_off = true;
         return KVF_OK;
     }
