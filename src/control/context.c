@@ -4,13 +4,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* A PUSH takes one socket and the two ends of its monitor. */
-enum { SOCKETS_PER_PEER = 3, SPARE_SOCKETS = 16 };
+/* A PUSH takes one socket and the two ends of its monitor. Beside the peers there are those who are only told that they
+ * are refused, sixteen at once (manager/messenger.h), and closed sockets that libzmq hasn't given back yet. */
+enum { SOCKETS_PER_PEER = 3, REFUSED_PEERS = 16, SPARE_SOCKETS = 32 };
 
 static kvf_status make_room(void *context, uint64_t peers, kvf_error *error)
 {
     uint64_t most = (uint64_t)zmq_ctx_get(context, ZMQ_SOCKET_LIMIT);
-    uint64_t wanted = peers * SOCKETS_PER_PEER + SPARE_SOCKETS;
+    uint64_t wanted = (peers + REFUSED_PEERS) * SOCKETS_PER_PEER + SPARE_SOCKETS;
     int sockets = (int)(wanted < most ? wanted : most);
     if (zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets) == 0)
         return KVF_OK;
