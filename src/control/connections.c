@@ -5,6 +5,10 @@
 /* libzmq's turns aren't promised to be exact. */
 enum { SPARE_TURNS = 4 };
 
+/* While there is something to receive, libzmq looks only every 100 receives which connections have got something new
+ * (its inbound_poll_rate). */
+enum { UNSEEN_RECEIVES = 100 };
+
 struct kvf_connection {
     uint64_t key;
     uint64_t number;
@@ -188,7 +192,7 @@ bool kvf_connections_take_drained(kvf_connections *connections, uint64_t *number
 {
     if (connections->settled.first == NULL)
         return false;
-    uint64_t enough = SPARE_TURNS * between_turns(connections);
+    uint64_t enough = SPARE_TURNS * between_turns(connections) + UNSEEN_RECEIVES;
     size_t count = 0;
     for (const kvf_connection *each = connections->settled.first; each != NULL; each = each->next)
         count++;
