@@ -142,7 +142,10 @@ static kvf_status add_agent(kvf_manager *manager, const kvf_request *request, ui
                              "%llu decode processes are known; setting max_peers allows no more",
                              (unsigned long long)manager->settings.max_peers);
     *agent = new_agent(manager, request);
-    return *agent == NULL ? kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer") : KVF_OK;
+    if (*agent == NULL)
+        return kvf_error_set(error, KVF_NO_MEMORY, "no memory for a peer");
+    (*agent)->connection = connection; /* with which it goes, whatever becomes of the request */
+    return KVF_OK;
 }
 
 kvf_agent *kvf_agent_named(kvf_manager *manager, kvf_slice name)
