@@ -44,11 +44,43 @@ static void free_inbox(sim_inbox *inbox)
     free(inbox);
 }
 
-/* A closed one without rooms is of no use any more. */
+static sim_inbox *open_inbox(const sim_node *node, uint64_t number)
+{
+    sim_inbox *inbox;
+    DL_FOREACH(node->inboxes, inbox)
+    {
+        if (inbox->number == number)
+            return inbox->open ? inbox : NULL;
+    }
+    return NULL;
+}
+
+/* A stock node's only one has no rank. */
+static bool is_unused(const sim_inbox *inbox)
+{
+    return inbox->targets == NULL && inbox->holds == 0 && inbox->rank != NULL &&
+           inbox->rank->inbox != inbox;
+}
+
+static void reap(sim_world *world, sim_task *task)
+{
+    (void)world;
+    sim_inbox *inbox = open_inbox(task->node, task->number);
+    if (inbox != NULL && is_unused(inbox))
+        sim_inbox_close(inbox);
+}
+
+/* One that is retired or closed, without rooms, is of no use any more. This may be inside a notification of it. */
 static void release(sim_inbox *inbox)
 {
-    if (!inbox->open && inbox->targets == NULL && inbox->holds == 0)
+    if (!is_unused(inbox))
+        return;
+    if (!inbox->open)
         free_inbox(inbox);
+    else if (inbox->node->world->plant !=
+             SIM_PLANT_DEATH_IS_SAFE) /* where closing closes nothing */
+        sim_task_add(inbox->node->world, inbox->node->world->now, reap, inbox->node,
+                     inbox->node->incarnation, NULL, inbox->number, NULL, 0);
 }
 
 /* Only what must be fenced from a writer that can't be asked is denied the direct way. */
@@ -96,17 +128,6 @@ sim_inbox *sim_inbox_find(sim_node *node, kvf_slice agent_name)
     {
         if (kvf_slice_equal(kvf_slice_of(inbox->agent_name), agent_name))
             return inbox;
-    }
-    return NULL;
-}
-
-static sim_inbox *open_inbox(const sim_node *node, uint64_t number)
-{
-    sim_inbox *inbox;
-    DL_FOREACH(node->inboxes, inbox)
-    {
-        if (inbox->number == number)
-            return inbox->open ? inbox : NULL;
     }
     return NULL;
 }
