@@ -244,7 +244,9 @@ class Death:
             self.survivor.until("the peer is lost", lambda counters: counters["peers_lost"] == 1, within)
             self.survivor.until("room 1 isn't held any more", lambda counters: counters["requests_held"] == 0, within)
             return f"noticed after {(time.monotonic_ns() - since) / 1e9:.3f} s"
-        line = self.survivor.failed(1, ("peer gone",), within)
+        # Who writes may see its write fail first.
+        statuses = ("peer gone",) if self.victim == "prefill" else ("peer gone", "transport")
+        line = self.survivor.failed(1, statuses, within)
         seconds = (line["ended_ns"] - since) / 1e9
         settled = self.survivor.settled(1)
         since_settled = (settled.get("settled_ns", line["ended_ns"]) - since) / 1e9
