@@ -120,6 +120,17 @@ def aborted_before_the_send(stage: Stage) -> None:
     one_good(stage.stock, decode, stage.numbers.take())
 
 
+def aborted_with_a_strict_fence(stage: Stage) -> None:
+    """Its inbox is closed when the stock prefill has written all: nothing is written there any more, so it may be."""
+    decode, room = stage.worker("decode", fence="strict"), stage.numbers.take()
+    for _ in range(3):
+        abort_requested(stage, decode, room)
+        stage.stock.tell({"go": room})
+        stage.stock.await_rooms([room], SECONDS)
+        room = stage.numbers.take()
+        one_good(stage.stock, decode, stage.numbers.take())
+
+
 def asked_again_after_an_abort(stage: Stage) -> None:
     """The same number once more: the second request overwrites the first at a stock prefill."""
     decode, room = stage.worker("decode"), stage.numbers.take()
@@ -260,6 +271,7 @@ TO_PREFILL: list[tuple[str, Play]] = [
     ("request, 13th frame", extensions_assumed),
     ("request, extensions off", extensions_off),
     ("request aborted before the send", aborted_before_the_send),
+    ("request aborted before the send, fence=strict", aborted_with_a_strict_fence),
     ("request repeated after an abort", asked_again_after_an_abort),
     ("request whose deadline passed", deadline_passed),
     ("decode quits with a room open", quit_with_an_open_room),
