@@ -159,7 +159,7 @@ static void an_abort_during_the_transfer_is_acknowledged(void **state)
 /* The fault that checks of the promise are tried with: told that its pages are safe, the decode sees them filled. */
 static void an_early_acknowledgement_is_a_lie(void **state)
 {
-    static const char *const lying[] = {"fault", "hold_ms=3000,ack_early=1", NULL};
+    static const char *const lying[] = {"fault", "hold_ms=1000,ack_early=1", NULL};
     start(*state, lying, patient);
     kvf_receiver *receiver = ask(1, 0);
     kvf_sender *sender = give(1);
@@ -232,6 +232,29 @@ static void a_peer_too_many_is_told(void **state)
     kvf_sender_close(sender);
     test_room_works(&one.prefill, &first, one.bootstrap.address, 3, PAGES);
     test_worker_close(&first);
+}
+
+/* As many at once as docs/memory.md says: each takes a connection that max_peers doesn't count. */
+static void many_peers_too_many_are_told(void **state)
+{
+    enum { MANY = 16 };
+    static const char *const few[] = {"max_peers", "1", NULL};
+    static const uint32_t pages[PAGES] = {0, 1, 2, 3, 4, 5, 6, 7};
+    test_worker others[MANY];
+    kvf_receiver *receivers[MANY];
+    start(*state, few, patient);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 1, PAGES);
+    for (size_t i = 0; i < MANY; i++)
+        test_worker_open(&others[i], KVF_DECODE, NULL, one.bootstrap.address, patient);
+    for (size_t i = 0; i < MANY; i++) {
+        receivers[i] = test_receiver_open(&others[i], one.bootstrap.address, 2 + i);
+        assert_int_equal(kvf_receiver_expect(receivers[i], pages, PAGES, 1), KVF_OK);
+    }
+    for (size_t i = 0; i < MANY; i++)
+        test_receiver_ends(&others[i], receivers[i], KVF_PEER_FAILED, "max_peers");
+    for (size_t i = 0; i < MANY; i++)
+        test_worker_close(&others[i]);
+    test_room_works(&one.prefill, &one.decode, one.bootstrap.address, 100, PAGES);
 }
 
 static void a_request_nobody_takes_is_told(void **state)
@@ -592,6 +615,7 @@ int main(void)
         ON_EACH(a_failure_before_the_request_is_told),
         ON_EACH(a_mismatch_is_told),
         ON_EACH(a_peer_too_many_is_told),
+        ON("loop", many_peers_too_many_are_told),
         ON_EACH(a_request_nobody_takes_is_told),
         ON_EACH(a_closed_room_is_fenced_without_its_handle),
         ON_EACH(a_lost_transport_is_told),
