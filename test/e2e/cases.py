@@ -82,12 +82,21 @@ def _never_ending(earlier: int) -> dict[str, str]:
     return {"fault": f"transfer_stall={earlier + len(PARTS['chunks'])}"}
 
 
-def _reach_middle(prefill: Process, decode: Process, room: int) -> None:
-    """Begins a large room, and returns when some of its pages have been sent. (Pages count when their transfer has ended:
-    those of a room of LARGE beside it all at once.)"""
+def _reach_middle(prefill: Process, decode: Process, room: int, beside: int = 0) -> None:
+    """Begins a large room, and returns when some of its pages have been sent and all its transfers are posted: a later one
+    would be the one that doesn't end. `beside` it there are so many pages of another room that is under way, in one
+    transfer; pages count when theirs has ended."""
     before = prefill.statistics()["pages_sent"]
+    first, second, _ = PARTS["chunks"]
+    left = {first: 2, first + second: 1}
+    left |= {pages + beside: count for pages, count in left.items()} | (
+        {pages: count + 1 for pages, count in left.items()} if beside else {}
+    )
     _begin_large(prefill, decode, room)
-    prefill.until(f"room {room} is under way", lambda now: now["pages_sent"] - before not in (0, LARGE))
+    prefill.until(
+        f"room {room} is under way",
+        lambda now: now["transfers_active"] == left.get(now["pages_sent"] - before),
+    )
 
 
 def _end_well(rooms: list[Room], count: int = SMALL) -> list[Line]:
@@ -219,7 +228,7 @@ class Death:
             self.four.prefill.until("room 1 is held", lambda counters: counters["requests_held"] == held + 1)
             return others
         if self.phase == "during":
-            _reach_middle(self.four.prefill, self.four.decode, 1)
+            _reach_middle(self.four.prefill, self.four.decode, 1, beside=0 if self.victim == "prefill" else LARGE)
             return others
         _begin_large(self.four.prefill, self.four.decode, 1)
         ends_well(self.four.prefill, self.four.decode, 1, count=LARGE)

@@ -146,10 +146,10 @@ class Process:
         if line["safety"] != "safe":
             raise Failed(f"{self.name}: room {room} has no proof, although {why}: {line}")
 
-    def statistics(self) -> Line:
+    def statistics(self, seconds: float = ANSWER) -> Line:
         start = len(self.lines)
         self.tell({"statistics": True})
-        return self.wait_for("statistics", lambda line: "statistics" in line, start=start)["statistics"]
+        return self.wait_for("statistics", lambda line: "statistics" in line, seconds, start)["statistics"]
 
     def until(self, what: str, holds: Callable[[Line], bool], seconds: float = ANSWER) -> Line:
         """Asks for the counters until they are as wanted."""
@@ -227,6 +227,14 @@ class Stage:
         for name, text in logs.items():
             if any(complaint in text for complaint in COMPLAINTS):
                 raise Failed(f"{name} was complained of: {text[-4000:]}") from exception
+
+    def tell_state(self) -> None:
+        """What each worker that still answers counts, and its last rooms: for whoever looks for why a case failed."""
+        for process in self.processes:
+            with contextlib.suppress(Failed):
+                if process.running and process.lines and process.lines[0].get("ready"):
+                    counters = process.statistics(seconds=2)
+                    print(f"{process.name}: {counters}, {[line for line in process.lines if 'room' in line][-3:]}", flush=True)
 
     def start(self, name: str, command: list[str]) -> Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("UCX_", "KVFERRY_"))}

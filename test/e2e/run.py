@@ -26,7 +26,11 @@ def _run_one(build: pathlib.Path, transport: str, under: list[str], name: str) -
     start = time.monotonic()
     try:
         with Stage(build, transport, under) as stage:
-            measured = cases.CASES[name](stage)
+            try:
+                measured = cases.CASES[name](stage)
+            except Failed:
+                stage.tell_state()
+                raise
     except Failed as failure:
         print(f"FAILED {name} ({transport}): {failure}", flush=True)
         return False
