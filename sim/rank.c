@@ -144,10 +144,74 @@ void sim_rank_join(sim_target *target, uint32_t group, uint32_t tp_rank)
         sim_rank_feed(rank, KVF_LOOKUP_WANTED, NULL);
 }
 
+/* What is said of a room that was given up, which may have been left before it could be. */
+typedef struct abort_letter {
+    sim_side *side;
+    uint64_t connection;
+    uint64_t room;
+    uint64_t epoch;
+    kvf_error reason;
+    char agent_name[KVF_AGENT_NAME_MAX + 1];
+} abort_letter;
+
+static abort_letter abort_of(const sim_target *target)
+{
+    const sim_receiver *receiver = target->receiver;
+    abort_letter given_up = {.side = receiver->side,
+                             .connection = target->rank->connection->number,
+                             .room = receiver->id,
+                             .epoch = target->key,
+                             .reason = receiver->machine.outcome.error};
+    memcpy(given_up.agent_name, target->inbox->agent_name, sizeof given_up.agent_name);
+    return given_up;
+}
+
+/* False: it has come to harm. */
+static bool send_abort(sim_connection *connection, const abort_letter *given_up)
+{
+    uint8_t head[KVF_LETTER_HEAD];
+    kvf_slice frames[KVF_LETTER_FRAMES];
+    kvf_letter letter = {.kind = KVF_LETTER_ABORT,
+                         .status = given_up->reason.status,
+                         .room = given_up->room,
+                         .epoch = given_up->epoch,
+                         .agent_name = kvf_slice_of(given_up->agent_name),
+                         .text = kvf_slice_of(given_up->reason.text)};
+    kvf_letter_encode(&letter, head, frames);
+    return sim_connection_send(connection, given_up->side->instance, frames, KVF_LETTER_FRAMES);
+}
+
+static void send_owed(sim_world *world, sim_task *task)
+{
+    abort_letter given_up;
+    const sim_rank *rank = task->subject;
+    memcpy(&given_up, task->bytes, sizeof given_up);
+    if (rank->connection == NULL || rank->connection->number != given_up.connection ||
+        send_abort(rank->connection, &given_up))
+        return;
+    given_up.side->letter_lost = true;
+    given_up.side->letter_lost_at = world->now;
+}
+
+/* The prefill goes on, or holds the request, until it has been told. */
+static void owe_abort(const sim_target *target)
+{
+    sim_rank *rank = target->rank;
+    sim_world *world = rank->node->world;
+    if (rank->connection == NULL)
+        return;
+    abort_letter given_up = abort_of(target);
+    sim_task_add(world, world->now + sim_random_below(&world->random, 30 * KVF_MILLISECOND),
+                 send_owed, rank->node, rank->node->incarnation, rank, 0, &given_up,
+                 sizeof given_up);
+}
+
 void sim_rank_leave(sim_target *target)
 {
     if (target->rank == NULL)
         return;
+    if (target->abort_wanted)
+        owe_abort(target);
     sim_inbox_remove(target);
     DL_DELETE(target->rank->targets, target);
     target->rank = NULL;
@@ -277,21 +341,11 @@ void sim_rank_request(sim_target *target)
 /* Where it can't be sent the connection is about to be lost, which proves more. */
 void sim_rank_ask_to_stop(sim_target *target)
 {
-    const kvf_error *reason = &target->receiver->machine.outcome.error;
-    uint8_t head[KVF_LETTER_HEAD];
-    kvf_slice frames[KVF_LETTER_FRAMES];
-    kvf_letter letter = {.kind = KVF_LETTER_ABORT,
-                         .status = reason->status,
-                         .room = target->receiver->id,
-                         .epoch = target->key,
-                         .agent_name = kvf_slice_of(target->inbox->agent_name),
-                         .text = kvf_slice_of(reason->text)};
     target->abort_wanted = target->rank->connection != NULL && is_put_off(target->rank);
     if (target->rank->connection == NULL || target->abort_wanted)
         return;
-    kvf_letter_encode(&letter, head, frames);
-    if (!sim_connection_send(target->rank->connection, target->receiver->side->instance, frames,
-                             KVF_LETTER_FRAMES))
+    abort_letter given_up = abort_of(target);
+    if (!send_abort(target->rank->connection, &given_up))
         sim_check_letter_lost(target->inbox);
 }
 

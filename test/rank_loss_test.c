@@ -12,16 +12,6 @@
 static const uint32_t pages[] = {1, 2};
 enum { PAGES = 2 };
 
-static void say_hello(raw_push *letters, const raw_prefill *prefill)
-{
-    kvf_letter letter = {.kind = KVF_LETTER_HELLO,
-                         .room = prefill->room,
-                         .epoch = prefill->epoch,
-                         .agent_name = kvf_slice_of(prefill->agent_name),
-                         .text = kvf_slice_of("kvferry 0")};
-    raw_letter(letters, &letter);
-}
-
 /* Opens rooms until the one that relied on the connection has failed, each for long enough to be found if that were still
  * done. Returns the last of them; NULL where it may have been found before the loss, as the machine was busy. */
 static kvf_receiver *open_until_lost(test_worker *decode, const char *address, kvf_receiver *lost,
@@ -63,8 +53,8 @@ static bool look_again(void)
     kvf_receiver *lost = test_receiver_open(&decode, bootstrap.address, room);
     assert_int_equal(kvf_receiver_expect(lost, pages, PAGES, 0), KVF_OK);
     raw_prefill_requested(&prefill, room);
-    say_hello(&letters,
-              &prefill); /* over a connection that goes on, so that a last letter may come */
+    /* Over a connection that goes on, so that a last letter may come. */
+    raw_prefill_greets(&prefill, &letters);
     test_wait_statistic(&decode, messages_received, 1);
     raw_prefill_open(&next, bootstrap.address); /* who asks now is sent there */
     raw_prefill_close(&prefill);

@@ -81,7 +81,7 @@
     NUMBER(remembered_rooms, COUNT, 8192, 0, 1 << 24,                                              \
            "room ids remembered per stock peer, which can't tell a new room from an old one")      \
     NUMBER(max_waiting_letters, COUNT, 4096, 1, 1 << 20,                                           \
-           "prefill: letters to one kvferry peer that wait for its connection")                    \
+           "letters to one kvferry peer that wait for its connection, or for room in it")          \
     NUMBER(max_peers, COUNT, 4096, 1, 1 << 20, "peers known to one manager")                       \
     NUMBER(max_pages, COUNT, 1 << 20, 1, UINT64_C(1) << 31, "pages of one room")                   \
     NUMBER(max_buffers, COUNT, 4096, 1, 1 << 16,                                                   \

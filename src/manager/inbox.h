@@ -35,6 +35,12 @@ bool kvf_inboxes_serve(const kvf_rank *rank, uint64_t room);
  * Where it can't be sent the connection is about to be lost. */
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
                        bool *put_off);
+/* The room is about to be left before its rank could be told that it was given up: it is told later. A prefill that
+ * was not would go on, or hold the request. */
+void kvf_letters_owe_abort(const kvf_target *target);
+/* False: some have to wait on. */
+bool kvf_letters_pay_aborts(kvf_rank *rank);
+void kvf_letters_drop_aborts(kvf_rank *rank);
 /* Further requests to this rank get a new one. */
 void kvf_inbox_retire(kvf_inbox *inbox);
 /* Ends all ways in that lead through it, and proves so to the failed rooms where there is no other way, or once the

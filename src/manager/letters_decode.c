@@ -3,19 +3,89 @@
 #include "manager/inbox.h"
 #include "wire/letter.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+static kvf_letter letter_of(const kvf_target *target, uint32_t kind, kvf_slice body,
+                            const kvf_error *reason, char plain[KVF_LETTER_TEXT_MAX])
+{
+    return (kvf_letter){.kind = kind,
+                        .status = reason == NULL ? KVF_OK : reason->status,
+                        .room = target->receiver->room.id,
+                        .epoch = target->key,
+                        .agent_name = kvf_slice_of(target->inbox->agent_name),
+                        .text = kvf_letter_text(reason == NULL ? "" : reason->text, plain),
+                        .body = body};
+}
+
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
                        bool *put_off)
 {
     char plain[KVF_LETTER_TEXT_MAX];
-    kvf_letter letter = {.kind = kind,
-                         .status = reason == NULL ? KVF_OK : reason->status,
-                         .room = target->receiver->room.id,
-                         .epoch = target->key,
-                         .agent_name = kvf_slice_of(target->inbox->agent_name),
-                         .text = kvf_letter_text(reason == NULL ? "" : reason->text, plain),
-                         .body = body};
+    kvf_letter letter = letter_of(target, kind, body, reason, plain);
     *put_off = !kvf_link_send_letter(&target->rank->link, &letter);
 }
+
+/* ---- Aborts of rooms that have been left --------------------------------------------------------- */
+
+static void drop_oldest(kvf_rank *rank)
+{
+    kvf_abort_owed *owed = rank->owed;
+    DL_DELETE(rank->owed, owed);
+    rank->owed_count--;
+    free(owed);
+}
+
+static kvf_abort_owed *new_owed(const kvf_letter *letter)
+{
+    kvf_abort_owed *owed = malloc(sizeof *owed + letter->agent_name.length + letter->text.length);
+    if (owed == NULL)
+        return NULL;
+    uint8_t *text = owed->data + letter->agent_name.length;
+    memcpy(owed->data, letter->agent_name.data, letter->agent_name.length);
+    memcpy(text, letter->text.data, letter->text.length);
+    owed->letter = *letter;
+    owed->letter.agent_name.data = owed->data;
+    owed->letter.text.data = text;
+    return owed;
+}
+
+void kvf_letters_owe_abort(const kvf_target *target)
+{
+    kvf_rank *rank = target->rank;
+    char plain[KVF_LETTER_TEXT_MAX];
+    if (target->inbox == NULL || !kvf_link_is_open(&rank->link))
+        return;
+    kvf_letter letter = letter_of(target, KVF_LETTER_ABORT, (kvf_slice){NULL, 0},
+                                  &target->receiver->machine.outcome.error, plain);
+    kvf_abort_owed *owed =
+        rank->owed_count < rank->manager->settings.max_waiting_letters ? new_owed(&letter) : NULL;
+    if (owed == NULL) {
+        kvf_log_warning(&rank->manager->settings.log,
+                        "prefill rank %u of %.*s won't hear that room %llu was given up: "
+                        "max_waiting_letters or memory is used up",
+                        rank->tp_rank, (int)rank->address_length, rank->key,
+                        (unsigned long long)letter.room);
+        return;
+    }
+    DL_APPEND(rank->owed, owed);
+    rank->owed_count++;
+}
+
+bool kvf_letters_pay_aborts(kvf_rank *rank)
+{
+    while (rank->owed != NULL && kvf_link_send_letter(&rank->link, &rank->owed->letter))
+        drop_oldest(rank);
+    return rank->owed == NULL;
+}
+
+void kvf_letters_drop_aborts(kvf_rank *rank)
+{
+    while (rank->owed != NULL)
+        drop_oldest(rank);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------- */
 
 static void room_failed(kvf_target *target, const kvf_letter *letter)
 {

@@ -112,6 +112,7 @@ static void take_in_what_arrived(kvf_manager *manager)
 static void lose(kvf_rank *rank, const kvf_error *error)
 {
     rank->letters = 0;
+    kvf_letters_drop_aborts(rank); /* nobody holds a request of a decode that is gone */
     take_in_what_arrived(rank->manager);
     kvf_server_forget(rank->manager, rank->key, rank->address_length);
     rank_feed(rank, KVF_LOOKUP_GONE, error);
@@ -190,6 +191,8 @@ static void writable(kvf_link *link)
     kvf_rank *rank = rank_of(link);
     kvf_target *target;
     kvf_target *next;
+    if (!kvf_letters_pay_aborts(rank))
+        return;
     DL_FOREACH_SAFE(rank->targets, target, next)
     {
         if (target->abort_wanted)
@@ -317,6 +320,7 @@ static void free_rank(kvf_rank *rank)
     keep_used(rank);
     forget_process(rank);
     free(rank->lost);
+    kvf_letters_drop_aborts(rank);
     kvf_timers_leave(&manager->timers, &rank->timer);
     kvf_uncount(manager, KVF_COUNT_PEERS, 1);
     free(rank);
@@ -414,6 +418,8 @@ void kvf_rank_leave(kvf_target *target)
     if (target->rank == NULL)
         return;
     kvf_rank *rank = target->rank;
+    if (target->abort_wanted)
+        kvf_letters_owe_abort(target);
     kvf_inbox_remove(target);
     target->rank = NULL;
     target->abort_wanted = false;

@@ -17,6 +17,14 @@ struct kvf_server {
     char address[];
 };
 
+/* An abort that was put off, and whose room has been left since. */
+typedef struct kvf_abort_owed {
+    struct kvf_abort_owed *prev;
+    struct kvf_abort_owed *next;
+    kvf_letter letter; /* its slices point into `data` */
+    uint8_t data[];
+} kvf_abort_owed;
+
 /* The connection has ended after all that came over it. */
 #define KVF_LETTERS_ENDED UINT64_MAX
 
@@ -41,6 +49,8 @@ struct kvf_rank {
     kvf_inbox *inbox;         /* what requests name; NULL until the first one */
     kvf_room_memory used;     /* room ids; of a stock rank, since it was found there */
     kvf_target *targets;      /* of rooms that need this rank */
+    kvf_abort_owed *owed;     /* oldest first */
+    uint32_t owed_count;
     UT_hash_handle by_key;
     size_t address_length;
     char key[]; /* address, then "|group|rank" */

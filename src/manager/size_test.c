@@ -54,7 +54,8 @@ static void structs_stay_within_their_bounds(void **state)
         {"kvf_agent", sizeof(kvf_agent), 656, false},
         {"kvf_letter_kept", sizeof(kvf_letter_kept), 112, false},
         {"kvf_target", sizeof(kvf_target), 112, false},
-        {"kvf_rank", sizeof(kvf_rank), 896, false},
+        {"kvf_abort_owed", sizeof(kvf_abort_owed), 88, false},
+        {"kvf_rank", sizeof(kvf_rank), 904, false},
         {"kvf_server", sizeof(kvf_server), 496, false},
     };
     for (size_t i = 0; i < sizeof structs / sizeof structs[0]; i++) {

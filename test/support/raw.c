@@ -270,23 +270,42 @@ static void connect_to(raw_prefill *prefill, const kvf_request *request)
     kvf_metadata_free(&metadata);
 }
 
+typedef struct raw_message {
+    zmq_msg_t parts[16];
+    kvf_slice frames[16];
+    size_t count;
+} raw_message;
+
+static bool receive(raw_prefill *prefill, raw_message *message)
+{
+    bool more = true;
+    for (message->count = 0; more && message->count < 16; message->count++) {
+        zmq_msg_t *part = &message->parts[message->count];
+        (void)zmq_msg_init(part);
+        if (zmq_msg_recv(part, prefill->socket, 0) < 0)
+            return false;
+        message->frames[message->count] = (kvf_slice){zmq_msg_data(part), zmq_msg_size(part)};
+        more = zmq_msg_more(part) != 0;
+    }
+    return true;
+}
+
+static void release(raw_message *message)
+{
+    for (size_t i = 0; i < message->count; i++)
+        (void)zmq_msg_close(&message->parts[i]);
+}
+
 void raw_prefill_requested(raw_prefill *prefill, uint64_t room)
 {
-    zmq_msg_t messages[16];
-    kvf_slice frames[16];
-    size_t count = 0;
-    int more = 1;
-    for (; more != 0 && count < 16; count++) {
-        (void)zmq_msg_init(&messages[count]);
-        if (zmq_msg_recv(&messages[count], prefill->socket, 0) < 0)
-            fail_msg("no request for room %llu came", (unsigned long long)room);
-        frames[count] = (kvf_slice){zmq_msg_data(&messages[count]), zmq_msg_size(&messages[count])};
-        more = zmq_msg_more(&messages[count]);
-    }
+    raw_message message;
     kvf_request request;
     kvf_refusal refusal;
     kvf_error error;
-    if (kvf_request_decode(kvf_profile_at(0), frames, count, &request, &refusal, &error) != KVF_OK)
+    if (!receive(prefill, &message))
+        fail_msg("no request for room %llu came", (unsigned long long)room);
+    if (kvf_request_decode(kvf_profile_at(0), message.frames, message.count, &request, &refusal,
+                           &error) != KVF_OK)
         fail_msg("%s", error.text);
     prefill->requests++;
     prefill->room = request.room;
@@ -296,9 +315,24 @@ void raw_prefill_requested(raw_prefill *prefill, uint64_t room)
     assert_true(
         kvf_slice_to_text(request.agent_name, prefill->agent_name, sizeof prefill->agent_name));
     connect_to(prefill, &request);
-    for (size_t i = 0; i < count; i++)
-        (void)zmq_msg_close(&messages[i]);
+    release(&message);
     assert_int_equal(prefill->room, room);
+}
+
+uint64_t raw_prefill_aborted(raw_prefill *prefill)
+{
+    kvf_letter letter = {.kind = KVF_LETTER_HELLO};
+    while (letter.kind != KVF_LETTER_ABORT) {
+        raw_message message;
+        kvf_error error;
+        if (!receive(prefill, &message))
+            fail_msg("no abort came");
+        if (kvf_letter_is_one(message.frames, message.count) &&
+            kvf_letter_decode(message.frames, message.count, &letter, &error) != KVF_OK)
+            fail_msg("%s", error.text);
+        release(&message);
+    }
+    return letter.room;
 }
 
 static void finished(kvf_transfer *transfer, kvf_status status, const char *text)
@@ -345,6 +379,16 @@ void raw_letter(raw_push *push, const kvf_letter *letter)
     kvf_slice frames[KVF_LETTER_FRAMES];
     kvf_letter_encode(letter, head, frames);
     raw_push_send(push, frames, KVF_LETTER_FRAMES);
+}
+
+void raw_prefill_greets(const raw_prefill *prefill, raw_push *push)
+{
+    kvf_letter letter = {.kind = KVF_LETTER_HELLO,
+                         .room = prefill->room,
+                         .epoch = prefill->epoch,
+                         .agent_name = kvf_slice_of(prefill->agent_name),
+                         .text = kvf_slice_of("kvferry 0")};
+    raw_letter(push, &letter);
 }
 
 /* ---- HTTP ---- */

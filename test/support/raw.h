@@ -73,6 +73,11 @@ void raw_prefill_payload(raw_prefill *prefill, kvf_slice payload);
 /* A notification from an agent of that name. */
 void raw_prefill_notify(raw_prefill *prefill, const char *agent_name, const char *text);
 
+/* Says hello as a kvferry prefill does, in answer to the latest request; `push` leads to the decode's control port. */
+void raw_prefill_greets(const raw_prefill *prefill, raw_push *push);
+/* Takes messages in up to the next abort, and returns the room that it gives up. */
+uint64_t raw_prefill_aborted(raw_prefill *prefill);
+
 /* A letter; `push` leads to the other side's control port. */
 void raw_letter(raw_push *push, const kvf_letter *letter);
 
