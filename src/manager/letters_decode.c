@@ -6,23 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvf_letter letter_of(const kvf_target *target, uint32_t kind, kvf_slice body,
-                            const kvf_error *reason, char plain[KVF_LETTER_TEXT_MAX])
+static kvf_letter letter_of(const kvf_target *target, uint32_t kind, kvf_status status,
+                            const char *text, char plain[KVF_LETTER_TEXT_MAX])
 {
     return (kvf_letter){.kind = kind,
-                        .status = reason == NULL ? KVF_OK : reason->status,
+                        .status = status,
                         .room = target->receiver->room.id,
                         .epoch = target->key,
                         .agent_name = kvf_slice_of(target->inbox->agent_name),
-                        .text = kvf_letter_text(reason == NULL ? "" : reason->text, plain),
-                        .body = body};
+                        .text = kvf_letter_text(text, plain)};
 }
 
 void kvf_letters_write(kvf_target *target, uint32_t kind, kvf_slice body, const kvf_error *reason,
                        bool *put_off)
 {
     char plain[KVF_LETTER_TEXT_MAX];
-    kvf_letter letter = letter_of(target, kind, body, reason, plain);
+    kvf_letter letter = letter_of(target, kind, reason == NULL ? KVF_OK : reason->status,
+                                  reason == NULL ? "" : reason->text, plain);
+    letter.body = body;
     *put_off = !kvf_link_send_letter(&target->rank->link, &letter);
 }
 
@@ -56,8 +57,8 @@ void kvf_letters_owe_abort(const kvf_target *target)
     char plain[KVF_LETTER_TEXT_MAX];
     if (target->inbox == NULL || !kvf_link_is_open(&rank->link))
         return;
-    kvf_letter letter = letter_of(target, KVF_LETTER_ABORT, (kvf_slice){NULL, 0},
-                                  &target->receiver->machine.outcome.error, plain);
+    const kvf_error *reason = &target->receiver->machine.outcome.error;
+    kvf_letter letter = letter_of(target, KVF_LETTER_ABORT, reason->status, reason->text, plain);
     kvf_abort_owed *owed =
         rank->owed_count < rank->manager->settings.max_waiting_letters ? new_owed(&letter) : NULL;
     if (owed == NULL) {

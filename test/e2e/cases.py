@@ -87,6 +87,8 @@ def _reach_middle(prefill: Process, decode: Process, room: int, beside: int = 0)
     would be the one that doesn't end. `beside` it there are so many pages of another room that is under way, in one
     transfer; pages count when theirs has ended."""
     before = prefill.statistics()["pages_sent"]
+    if before >= beside:
+        beside = 0  # it has ended already: nothing as large came before it
     first, second, third = PARTS["chunks"]
     left = {first: 2, first + second: 1, first + third: 1}  # whichever of the last two doesn't end
     left |= {pages + beside: count for pages, count in left.items()} | (
